@@ -48,6 +48,23 @@ CASES = {
     ),
     "one dimension": single("Conv", {"x": (2, 17, 11)}, {"w": noise(3, 17, 4)}, strides=[2]),
     "pointwise": single("Conv", {"x": (2, 33, 5, 5)}, {"w": noise(3, 33, 1, 1)}),
+    "volume": single("Conv", {"x": (2, 5, 4, 6, 5)}, {"w": noise(4, 5, 3, 2, 3), "b": noise(4)}),
+    "volume in groups": single(
+        "Conv",
+        {"x": (2, 6, 7, 4, 5)},
+        {"w": noise(4, 3, 2, 3, 2)},
+        group=2,
+        strides=[2, 1, 3],
+        pads=[1, 0, 2, 2, 1, 1],
+        dilations=[3, 1, 1],
+    ),
+    "volume transposed": single(
+        "ConvTranspose",
+        {"x": (2, 6, 3, 4, 2)},
+        {"w": noise(6, 4, 3, 2, 3), "b": noise(4)},
+        strides=[2, 2, 1],
+        pads=[1, 1, 0, 0, 0, 1],
+    ),
     "transposed": single(
         "ConvTranspose",
         {"x": (2, 6, 4, 5)},
@@ -454,9 +471,9 @@ def test_unsupported_operators_are_named():
     shuffled = from_onnx(single("Transpose", {"x": (2, 3)})).graph()
     with pytest.raises(WorkloadError, match=r"'node' of kind layout \(transpose\) cannot be"):
         numerics.run(shuffled, noise(2, 3))
-    volume = single("Conv", {"x": (1, 2, 4, 4, 4)}, {"w": (2, 2, 1, 1, 1)})
-    with pytest.raises(WorkloadError, match="'node' has 3 spatial dimensions"):
-        numerics.run(volume, noise(1, 2, 4, 4, 4))
+    beyond = single("Conv", {"x": (1, 2, 4, 4, 4, 4)}, {"w": (2, 2, 1, 1, 1, 1)})
+    with pytest.raises(WorkloadError, match="'node' has 4 spatial dimensions"):
+        numerics.run(beyond, noise(1, 2, 4, 4, 4, 4))
 
 
 def test_inputs_are_checked():

@@ -166,7 +166,8 @@ def mirrored(weights: np.ndarray, groups: int) -> np.ndarray:
     """Exchange input and output channels and mirror the kernel; its own inverse."""
     outer, inner, *kernel = weights.shape
     grouped = weights.reshape(groups, outer // groups, inner, *kernel).swapaxes(1, 2)
-    return grouped[..., ::-1, ::-1].reshape(groups * inner, outer // groups, *kernel)
+    turned = np.flip(grouped, tuple(range(3, grouped.ndim)))
+    return turned.reshape(groups * inner, outer // groups, *kernel)
 
 
 @njit(cache=True, nogil=True)

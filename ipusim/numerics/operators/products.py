@@ -27,26 +27,25 @@ from ipusim.numerics.program import Node
 from ipusim.workload.operators.conv import Conv, conv_data_gradient
 from ipusim.workload.operators.matmul import MatMul
 
+_MOST_DIMENSIONS = 3
+_VOLUME_RANK = 5
+"""Dimensions of an array of volumes: batch, channels and the field."""
 
-def _flat(array: np.ndarray, node: Node) -> np.ndarray:
-    """Return (batch, channels, field) with a two-dimensional field."""
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    """Return (batch, channels, field) with a field of two dimensions at least."""
     batch, channels, *field = array.shape
-    if len(field) > 2:
-        raise WorkloadError(
-            f"Operator {node.name!r} has {len(field)} spatial dimensions, of which numerics "
-            "supports 1 or 2."
-        )
-    return array.reshape(batch, channels, *_pair(field, 1))
+    return array.reshape(batch, channels, *(1,) * (2 - len(field)), *field)
 
 
 def _pair(sizes: Sequence[int], fill: int) -> tuple[int, int]:
-    """Return sizes of one or two spatial dimensions as those of two."""
-    first, second = (*(fill,) * (2 - len(sizes)), *sizes)
+    """Return sizes of the inner two spatial dimensions, `fill` where there are fewer."""
+    first, second = (fill, fill, *sizes)[-2:]
     return first, second
 
 
 def _window(conv: Conv) -> Window:
-    """Return how a convolution slides over a two-dimensional field."""
+    """Return how a convolution slides over a plane."""
     return Window(
         stride=_pair(conv.stride, 1),
         padding_lower=_pair(conv.padding_lower, 0),
@@ -58,48 +57,99 @@ def _window(conv: Conv) -> Window:
 
 
 def _operands(node: Node, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, Conv]:
-    """Return input and weights of a plain convolution with a two-dimensional field."""
-    x, weights = (_flat(array, node) for array in inputs[:2])
+    """Return input and weights of a plain convolution."""
     conv = attributes_of(node, inputs)
+    if len(conv.field) > _MOST_DIMENSIONS:
+        raise WorkloadError(
+            f"Operator {node.name!r} has {len(conv.field)} spatial dimensions, of which numerics "
+            f"supports 1 to {_MOST_DIMENSIONS}."
+        )
+    x, weights = map(_flat, inputs[:2])
     # A transposed convolution stores its weights as those of its data gradient.
     return x, mirrored(weights, conv.groups) if conv.input_dilation else weights, conv
 
 
-def _sum_depth(channels: int, weights: np.ndarray) -> int:
-    """Return at least the length of a sum over channels and kernel, filled up to passes."""
-    return padded(channels) * prod(weights.shape[2:])
+def _in_planes(volume: np.ndarray) -> np.ndarray:
+    """Return the planes of a volume as batch elements; two dimensions stay as they are."""
+    if volume.ndim < _VOLUME_RANK:
+        return volume
+    return volume.swapaxes(1, 2).reshape(-1, volume.shape[1], *volume.shape[3:])
+
+
+def _kernel_planes(weights: np.ndarray) -> np.ndarray:
+    """Return the planes of a kernel as input channels; two dimensions stay as they are."""
+    if weights.ndim < _VOLUME_RANK:
+        return weights
+    return weights.swapaxes(1, 2).reshape(len(weights), -1, *weights.shape[-2:])
+
+
+def _seen_planes(x: np.ndarray, taps: int, conv: Conv) -> np.ndarray:
+    """Return for each plane of results all planes of the input that it sees, as its channels.
+
+    So poplin may expand a dimension of the kernel (lib/poplin/ConvPlan.cpp, expandDims); two
+    dimensions stay as they are.
+    """
+    if x.ndim < _VOLUME_RANK:
+        return x
+    batch, channels, depth, *plane = x.shape
+    spread = conv.input_dilation[0] if conv.input_dilation else 1
+    wide = np.zeros((batch, channels, (depth - 1) * spread + 1, *plane), np.float32)
+    wide[:, :, ::spread] = x
+    low, high = conv.padding_lower[0], conv.padding_upper[0]
+    wide = np.pad(wide, [(0, 0), (0, 0), (max(0, low), max(0, high)), (0, 0), (0, 0)])
+    wide = wide[:, :, max(0, -low) : wide.shape[2] - max(0, -high)]
+    reach = conv.dilation[0] * (taps - 1) + 1
+    windows = np.lib.stride_tricks.sliding_window_view(wide, reach, axis=2)
+    seen = windows[:, :, :: conv.stride[0], ..., :: conv.dilation[0]].transpose(0, 2, 1, 5, 3, 4)
+    grouped = seen.reshape(*seen.shape[:2], conv.groups, -1, taps, *plane).swapaxes(3, 4)
+    return grouped.reshape(batch * seen.shape[1], -1, *plane)
+
+
+def _sums(x: np.ndarray, weights: np.ndarray, conv: Conv, arithmetic: Arithmetic) -> np.ndarray:
+    """Return a convolution of planes or volumes as stored."""
+    seen, table = _seen_planes(x, weights.shape[2], conv), _kernel_planes(weights)
+    y = convolve(seen, table, _window(conv), arithmetic.partials_mode, arithmetic.next_key())
+    # At least the length of a sum over channels and kernel, filled up to passes.
+    y = arithmetic.store_sums(y, padded(table.shape[1]) * prod(table.shape[2:]))
+    if x.ndim < _VOLUME_RANK:
+        return y
+    return np.ascontiguousarray(y.reshape(len(x), -1, *y.shape[1:]).swapaxes(1, 2))
 
 
 def _conv_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
     x, weights, conv = _operands(node, inputs)
-    y = convolve(x, weights, _window(conv), arithmetic.partials_mode, arithmetic.next_key())
-    y = arithmetic.store_sums(y, _sum_depth(weights.shape[1], weights))
+    y = _sums(x, weights, conv, arithmetic)
     if len(inputs) > 2 and inputs[2] is not None:
-        y = arithmetic.store(y + inputs[2].reshape(-1, 1, 1))
-    rank = inputs[0].ndim - 2
-    return [y.reshape(*y.shape[:2], *y.shape[4 - rank :])]
+        y = arithmetic.store(y + inputs[2].reshape(-1, *(1,) * (y.ndim - 2)))
+    return [y.reshape(*y.shape[:2], *y.shape[y.ndim - len(conv.field) :])]
 
 
 def _conv_backward(applied: Applied) -> list[np.ndarray | None]:
     node, inputs, arithmetic = applied.node, applied.inputs, applied.arithmetic
     x, weights, conv = _operands(node, inputs)
-    gradient = _flat(applied.gradients[0], node)
-    mode = arithmetic.partials_mode
+    gradient = _flat(applied.gradients[0])
     results: list[np.ndarray | None] = [None] * len(inputs)
     if applied.wanted[0]:
-        turned = mirrored(weights, conv.groups)
-        window = _window(conv_data_gradient(conv))
-        dx = convolve(gradient, turned, window, mode, arithmetic.next_key())
-        depth = _sum_depth(weights.shape[0] // conv.groups, weights)
-        results[0] = arithmetic.store_sums(dx, depth).reshape(inputs[0].shape)
+        dx = _sums(gradient, mirrored(weights, conv.groups), conv_data_gradient(conv), arithmetic)
+        results[0] = dx.reshape(inputs[0].shape)
     if applied.wanted[1]:
-        kernel = (weights.shape[2], weights.shape[3])
-        dw = weight_gradient(x, gradient, kernel, _window(conv), mode, arithmetic.next_key())
+        dw = weight_gradient(
+            _seen_planes(x, weights.shape[2], conv),
+            _in_planes(gradient),
+            weights.shape[-2:],
+            _window(conv),
+            arithmetic.partials_mode,
+            arithmetic.next_key(),
+        )
+        if x.ndim == _VOLUME_RANK:
+            outer, inner, *kernel = weights.shape
+            dw = dw.reshape(outer, kernel[0], inner, *kernel[1:]).swapaxes(1, 2)
         if conv.input_dilation:
             dw = mirrored(dw, conv.groups)
         results[1] = arithmetic.store(dw).reshape(inputs[1].shape)
     if len(inputs) > 2 and applied.wanted[2]:
-        results[2] = reduce_to_shape(gradient, (1, gradient.shape[1], 1, 1), arithmetic).reshape(-1)
+        channels = (1, gradient.shape[1], *(1,) * (gradient.ndim - 2))
+        results[2] = reduce_to_shape(gradient, channels, arithmetic).reshape(-1)
     return results
 
 
