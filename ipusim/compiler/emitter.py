@@ -203,11 +203,16 @@ class Emitter:
         """Move data into a tensor of its own, which lives while the step runs."""
         self.copy(name, received, temp=received, cycles=cycles)
 
-    def slice(self, name: str, elements: int, dtype: str, *, write: bool = False) -> None:
-        """Read, or write, the part of a tensor that a counter says, so many elements on a tile."""
+    def slice(
+        self, name: str, elements: int, dtype: str, *, write: bool = False, copy: int = 0
+    ) -> None:
+        """Read, or write, the part of a tensor that a counter says, so many elements on a tile.
+
+        `copy` are the cycles to bring together what is written.
+        """
         cycles = codelets.dynamic_slice_cycles(self.tile, elements, dtype)
         vertex = "popops::DynamicUpdateSlice1D" if write else "popops::DynamicSlice1D"
-        self.emit(name, vertex, cycles, exchange=OFFSET_BYTES)
+        self.emit(name, vertex, cycles, exchange=OFFSET_BYTES, copy=copy)
 
     def count(self, name: str, *, exchanged: bool = False) -> None:
         """Make one float32 from two, one of which may be `exchanged` from another tile."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from ipusim.compiler.convolution.windows import windowed_cycles
 from ipusim.compiler.tiles import Runs, ceil_div
 from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.amp import executed_load
-from ipusim.compiler.vertices.conv import AMP, ERA_1_0
+from ipusim.compiler.vertices.conv import AMP, ERA_1_0, ERA_3_3
 from ipusim.machine import Chip
 
 __all__ = ["ConvPass", "Plan", "PlannerRules", "forget_plans", "plan"]
@@ -49,10 +49,10 @@ class Plan:
 
     `method` is the vertex type, `units` are the convolution units or chains that it uses,
     `partial_bytes` those of a partial sum; `planned_cycles` is the planner's own objective, `cost`
-    what runs, `partials` those of the fullest tile in one serial part, `evaluations` counts the
-    partitions that the search looked at. Where no plan fitted the memory bound, poplibs' fallback
-    was taken. If `spreads_output`, zeros are spread through the result afterwards, instead of
-    through the input.
+    what runs, `partials` those of the fullest tile in one serial part, which has `part_channels`
+    output channels, `evaluations` counts the partitions that the search looked at. Where no plan
+    fitted the memory bound, poplibs' fallback was taken. If `spreads_output`, zeros are spread
+    through the result afterwards, instead of through the input.
     """
 
     method: str
@@ -66,6 +66,7 @@ class Plan:
     planned_cycles: int
     cost: Cost
     partials: Runs
+    part_channels: int
     evaluations: int
     within_memory_bound: bool
     spreads_output: bool
@@ -90,6 +91,17 @@ class Plan:
         """Elements of the result on the fullest tile: its share of the sums, of all parts."""
         share = ceil_div(self.partials.elements, self.reduction_depth)
         return Runs(share * self.split.out_serial, min(share, self.partials.length))
+
+    @property
+    def cut_channels(self) -> int:
+        """Output channels that sit together where serial parts are cut, 0 where none is.
+
+        Parts whose channels do not fill the vertex's groups are padded, and their result is cut.
+        """
+        last = self.part_channels % self.out_chans_per_group
+        if self.split.out_serial == 1 or last == 0:
+            return 0
+        return gcd(self.out_chans_per_group, last)
 
     @property
     def temp_bytes(self) -> int:
@@ -209,10 +221,23 @@ def executed_plan(
         planned_cycles=int(work["best_cycles"][0]),
         cost=Cost(*work["cost"][0].item()),
         partials=partials_of(problem, vertex, work),
+        part_channels=part_channels_of(problem[0], vertex[0], work[0]),
         evaluations=int(work["evaluations"][0]),
         within_memory_bound=within_memory_bound,
         spreads_output=spreads_output,
     )
+
+
+def part_channels_of(problem: np.void, vertex: np.void, work: np.void) -> int:
+    """Return the output channels of a serial part, the largest.
+
+    Since SDK 3.0 parts have whole groups of channels (poplibs lib/poplin/Convolution.cpp,
+    getOutChansPerSerialSplit); before, all parts have as many channels.
+    """
+    parts, group = int(work["split"]["out_serial"]), int(vertex["out_chans_per_group"])
+    if parts > 1 and problem["era"] >= ERA_3_3:
+        return ceil_div(int(work["totals"]["out_grains"]), parts) * group
+    return int(problem["out_chans"]) // parts
 
 
 def partials_of(problem: np.ndarray, vertex: np.ndarray, work: np.ndarray) -> Runs:

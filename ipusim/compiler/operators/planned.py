@@ -158,6 +158,8 @@ def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
             moved = 0
         else:
             copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
+    if placed and not cost.move_weights:
+        _pad_weights(m, chosen, in_bytes)
     if moved > 0:
         name = "rearrange operands"
         _part(m, chosen, name, "copy", exchange=moved, copy=max(0, copied))
@@ -175,6 +177,20 @@ def _slice_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
             m.slice("slice weights", ceil_div(cost.weight_bytes, users * size), weights.dtype)
 
 
+def _pad_weights(m: Lowering, chosen: planner.Plan, element: int) -> None:
+    """Pad weights of serial parts that do not fill the vertex's groups, where many tiles want them.
+
+    They take a tensor of their own then (poplibs lib/poplin/Convolution.cpp, convolutionPreprocess
+    and rearrangeWeights).
+    """
+    users = chosen.split.batch * prod(chosen.split.field)
+    if chosen.cut_channels and users > _MOST_VIEWS:
+        padded = ceil_div(chosen.cost.weight_bytes, users)
+        piece = chosen.in_chans_per_group * element
+        with m.loop(chosen.serial_splits, tiles=m.tiles):
+            m.fetch("pad weights", padded, cycles=rearranged_copy_cycles(padded, piece, m.chip))
+
+
 def _write_part(m: Lowering, chosen: planner.Plan) -> None:
     """Write what a serial part has made, and count the parts.
 
@@ -182,10 +198,14 @@ def _write_part(m: Lowering, chosen: planner.Plan) -> None:
     convolutionImpl and ConvProgramTree::lower). All outputs of a part are written; the planner's
     own estimate divides them by the parts once more (ConvModel.cpp, addDynamicUpdateEstimate).
     """
-    parts = chosen.serial_splits
+    parts, outputs, size = chosen.serial_splits, chosen.cost.outputs, element_bytes(m.made.dtype)
+    gathered = 0
+    if chosen.cut_channels and not chosen.cost.move_out:
+        # What is left of the vertex's groups is brought together (convolutionPostprocess).
+        gathered = rearranged_copy_cycles(outputs * size, chosen.cut_channels * size, m.chip)
     if chosen.split.out_serial > 1:
         with m.loop(parts, tiles=chosen.tiles_used):
-            m.slice("write slice", chosen.cost.outputs, m.made.dtype, write=True)
+            m.slice("write slice", outputs, m.made.dtype, write=True, copy=gathered)
     if parts > 1:
         with m.loop(parts, tiles=1):
             m.count("count parts")

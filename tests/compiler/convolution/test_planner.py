@@ -200,6 +200,29 @@ def test_serial_parts_are_equal_until_sdk_3(channels, grains):
     assert parts(3) == sorted(least.values())
 
 
+@pytest.mark.parametrize(("era", "channels"), [(0, 250), (2, 250), (3, 256)])
+def test_serial_parts_have_whole_groups_since_sdk_3(era, channels):
+    problem, vertex, work = np.zeros(1, PROBLEM), np.zeros(1, VERTEX), empty_works(1, 0)
+    problem["era"], problem["out_chans"], vertex["out_chans_per_group"] = era, 1000, 8
+    work["totals"]["out_grains"], work["split"]["out_serial"] = 125, 4
+    assert planner.part_channels_of(problem[0], vertex[0], work[0]) == channels
+    work["split"]["out_serial"] = 1
+    assert planner.part_channels_of(problem[0], vertex[0], work[0]) == 1000
+
+
+def test_parts_are_cut_where_channels_are_left_over():
+    def cut(parts, channels, group):
+        split = whole.split._replace(out_serial=parts)
+        return replace(
+            whole, split=split, part_channels=channels, out_chans_per_group=group
+        ).cut_channels
+
+    whole = plan(small_conv(), CHIPS["GC200"], RULES["GC200"])
+    assert [cut(4, channels, 8) for channels in (250, 500, 125, 200)] == [2, 4, 1, 0]
+    assert cut(4, 12, 16) == 4
+    assert cut(1, 250, 8) == 0  # rearranged as the planner has it
+
+
 def test_since_sdk_3_the_last_serial_part_may_be_smaller():
     shape, chip = product(2048, 50257, 1024), CHIPS["GC200"]
     before, since = (plan(shape, chip, replace(RULES["GC200"], era=era)) for era in (2, 3))

@@ -102,7 +102,8 @@ def test_amp_vertex_against_silicon():
     ("key", "median", "p90"),
     [
         (("gemm, forward", "2021-03", "GC200"), 0.1, 1.3),
-        (("gemm, forward", "2021-03", "GC2"), 0.7, 4.0),
+        # 0.7 and 4.0 before cut serial parts were put together.
+        (("gemm, forward", "2021-03", "GC2"), 0.4, 2.7),
         (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 1.0, 4.0),
         # Sums of forward, data gradient and weight gradient with its addition to the weights.
         # Target 4 and 10. Even fields under pointwise kernels are 5 to 8 % slow since operands of
@@ -122,14 +123,22 @@ def test_amp_vertex_against_silicon():
         (("grouped fully connected, three passes", "2021-03", "GC2"), 3.4, 9.0),
         (("fully connected, float, three passes", "2021-03", "GC200"), 10.0, 12.0),
         (("fully connected, float, three passes", "2021-03", "GC2"), 10.0, 37.0),
-        # Rows that were kept back until the model was made: what it came to on first sight.
+        # Rows that were kept back until the model was made: what it came to on first sight, but for
+        # the two products of 20,000 columns, 15 and 23 % fast until cut serial parts were put
+        # together. Target 4; the larger, which sums four partials, is 5 and 9 % fast.
+        (("gemm, forward (released)", "2021-03", "GC2"), 4.5, 7.8),
+        (("gemm, forward (released)", "sdk_1.0.136", "GC2"), 3.8, 5.1),
         (("convolution, three passes (released)", "2021-03", "GC200"), 3.3, 6.5),
         (("convolution, three passes (released)", "2021-03", "GC2"), 3.0, 10.5),
     ],
 )
 def test_operations_against_ipumodel(operations, key, median, p90):
     line = operations.loc[key]
-    rows = {"grouped fully connected, three passes": 3, "fully connected, float, three passes": 4}
+    rows = {
+        "gemm, forward (released)": 2,
+        "grouped fully connected, three passes": 3,
+        "fully connected, float, three passes": 4,
+    }
     assert line["rows"] >= rows.get(key[0], 16)
     assert line["median_abs_error_percent"] <= median
     assert line["p90_abs_error_percent"] <= p90
