@@ -20,10 +20,11 @@ from ipusim.workload.onnx.shapes import N_ARY, Shape, sized
 if TYPE_CHECKING:
     from ipusim.workload.onnx.recipes import Parts
 
-_TARGETS = {"Reshape": 1, "Expand": 1, "Resize": 3, "Gather": 1, "GatherND": 1}
+_TARGETS = {"Reshape": 1, "Expand": 1, "Resize": 3}
+_PLACES = {"Gather": 1, "GatherND": 1, "ScatterND": 1}
 """Operators with a shape, or places, that exporters write as numbers, and which input it is."""
 
-_BESIDE = ("Concat", "GatherElements", "ScatterElements")
+_BESIDE = ("Concat", "GatherElements", "ScatterElements", "ScatterND")
 """Operators that need as many items of a constant as of data; others broadcast one."""
 
 _REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand", "MatMul")
@@ -65,11 +66,15 @@ class Rebatch:
     def adapt(self, p: Parts) -> None:
         """Let the constants of a node follow the batch."""
         place = _TARGETS.get(p.node.op_type)
-        if place and p.has(place) and p.node.output[0] in self.values:
+        known = p.node.output[0] in self.values
+        if place and p.has(place) and known:
             axis = self.axis(p.input(0), p.shape())
-            if p.node.op_type not in ("Gather", "GatherND") and axis is not None:
+            if axis is not None:
                 self._target(p, axis, place)
-            elif axis == 0:
+        elif p.node.op_type in _PLACES and known:
+            # A scatter may write constants into data, or data into a constant.
+            data = (p.node.input[0], *p.node.input[2:])
+            if 0 in [self.axis(x, p.shape(x)) for x in data]:
                 self._places(p)
         if p.node.op_type == "Expand" and p.context.is_static(p.input(0)):
             self.repeated[p.node.output[0]] = p.shape()
@@ -106,13 +111,13 @@ class Rebatch:
             self.within[name] = within[at]
 
     def _places(self, p: Parts) -> None:
-        """Take from every item what constant places take from the first.
+        """Take from every item, or write into it, what constant places take from the first.
 
         The batch is the first axis. Places are those of a view with strides, or several indices of
         which the first is the item.
         """
         own, places = self.values[p.input(0)].shape, p.context.array(p.node, 1)
-        several = p.node.op_type == "GatherND"
+        several = p.node.op_type != "Gather"
         if places is None or not places.ndim or len(places) % self.before:
             return
         if len(own) > 1 and not several:
@@ -129,7 +134,9 @@ class Rebatch:
             for place, name in enumerate(names):
                 value = p.context.values.get(name)
                 constant = value and (value.static or name in self.repeated)
-                if not constant or len(value.shape) < -axis or value.shape[axis] != before:
+                if not constant or place == _PLACES.get(p.node.op_type):
+                    continue
+                if len(value.shape) < -axis or value.shape[axis] != before:
                     continue
                 if before == 1 or self._alike(name, value, axis):
                     one = name if before == 1 else p.slice(name, axis, 0, 1)

@@ -73,6 +73,34 @@ def _field(batch):
     return make_model(nodes, {"x": [batch, 5]}, ["y"], {"places": places}), (4,)
 
 
+def _shifted(batch):
+    """BART's tokens of a decoder: all but the last moved by one, and a first one for every item."""
+    nodes = [
+        helper.make_node("Slice", ["x", "none", "five", "axis"], ["most"]),
+        helper.make_node("ScatterND", ["zeros", "later", "most"], ["moved"]),
+        helper.make_node("ScatterND", ["moved", "begin", "start"], ["y"]),
+    ]
+    items, positions = np.indices((batch, 6))
+    places = np.stack([items, positions], axis=-1)
+    weights = {"zeros": np.zeros((batch, 6), np.float32), "start": np.ones((batch, 1), np.float32)}
+    weights |= {"later": places[:, 1:].copy(), "begin": places[:, :1].copy()}
+    numbers = _numbers(none=[0], five=[5], axis=[1])
+    return make_model(nodes, {"x": [batch, 6]}, ["y"], weights | numbers), (6,)
+
+
+def _scattered(batch):
+    """Rows of every item added to other places of it, where zeros are."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["r"]),
+        helper.make_node("ScatterND", ["zeros", "places", "r"], ["s"], reduction="add"),
+        helper.make_node("Reshape", ["s", "items"], ["y"]),
+    ]
+    places = (np.array([2, 0, 3, 1]) + 4 * np.arange(batch)[:, None]).reshape(-1, 1)
+    weights = {"zeros": np.zeros((batch * 4, 8), np.float32), "places": places}
+    sizes = _numbers(rows=[batch * 4, 8], items=[batch, 4, 8])
+    return make_model(nodes, {"x": [batch, 4, 8]}, ["y"], weights | sizes), (4, 8)
+
+
 def _tokens(batch):
     node = helper.make_node("Concat", ["one", "two", "x"], ["y"], axis=1)
     tokens = {"one": [batch, 1, 8], "two": [batch, 1, 8]}
@@ -144,7 +172,7 @@ def _experts(batch):
 
 NETWORKS = (
     *(_experts, _mask, _attention, _resize, _strides, _field),
-    *(_tokens, _token, _states, _rows, _positions),
+    *(_shifted, _scattered, _tokens, _token, _states, _rows, _positions),
 )
 
 
@@ -158,6 +186,11 @@ def test_numbers_that_hold_the_batch_follow_it(network, batch):
     shapes = {size: graph.tensors[graph.outputs[0]].shape for size, graph in graphs.items()}
     assert shapes == {size: (size, *item) for size in graphs}
     assert graphs[6].macs * batch == graphs[batch].macs * 6
+    looked_up = [
+        [op.params.indices for op in graph.ops if op.kind == "gather"]
+        for graph in (graphs[6], from_onnx(network(6)[0]).graph())
+    ]
+    assert looked_up[0] == looked_up[1]
 
 
 def test_a_batch_may_lie_behind_one_step():
