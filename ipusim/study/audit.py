@@ -131,7 +131,10 @@ def batch_labels() -> pd.DataFrame:
 
 
 def scaling_efficiency() -> pd.DataFrame:
-    """Compute throughput per IPU over that of the smallest system with the same configuration."""
+    """Compute throughput per IPU over that of the smallest system with the same configuration.
+
+    Above 100 % is what more chips of the same program cannot give.
+    """
     frame = _throughputs("results", "argonne")
     groups = frame.groupby(["study", "kind", "chip", "words"], sort=False)
     # of several rows on one system it is not told which of them scales

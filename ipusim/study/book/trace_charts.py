@@ -12,7 +12,10 @@ from ipusim.study.book.charts import name_places, sheet
 
 
 def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
-    """Draw a training micro-batch as PopVision does: passes, and what tiles do over time."""
+    """Draw a training micro-batch as PopVision does: passes, and what tiles do over time.
+
+    The weight update that follows is a program of its own and not drawn.
+    """
     passes = _passes(report)
     kinds = dict(zip(dict.fromkeys(passes["kind"]), itertools.cycle(_KINDS), strict=False))
     options = {"down": 2, "legend": 0, "sharex": True, "height_ratios": (2, 3)}

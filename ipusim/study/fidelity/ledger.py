@@ -49,7 +49,10 @@ NAMED_PERCENT = 12.0
 
 
 def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
-    """Return the predicted rows that are a matter of time, with predicted over published time."""
+    """Return the predicted rows that are a matter of time, with the error of their time.
+
+    ``ratio`` is predicted over published time: above 1 the prediction is slower than the machine.
+    """
     used = frame[frame["status"] == PREDICTED]
     ratios = [
         1.0 / time_ratio(metric, published, predicted)

@@ -56,7 +56,10 @@ def gpu_samples(rows: Iterable[GpuRow] | None = None) -> tuple[GpuSample, ...]:
 def fit_kernel_cost(
     stack: str, samples: Iterable[GpuSample], *, without_network: str | None = None
 ) -> Fitted:
-    """Return a stack's constant without one model, 0 or more: the smallest of the best values."""
+    """Return the constant of a stack, fitted on its samples but those of one model.
+
+    At least 0; the smallest of equally good values; 0 where no row is left.
+    """
     used = [item for item in samples if item.stack == stack and item.network != without_network]
     exact = {(item.published_s - item.roofline_s) / item.kernels for item in used}
     candidates = sorted({0.0, *(value for value in exact if value > 0)})

@@ -41,7 +41,10 @@ def slowdown_errors(samples: Sequence[Sample], costs: FittedCosts) -> dict[str, 
 
 
 def scaling_table(samples: Sequence[Sample]) -> pd.DataFrame:
-    """Compare each row's time per item over its smallest system's, its series left out or not."""
+    """Compare slowdowns: how much longer a chip takes per item than in the smallest system.
+
+    Left out is the row's own series in the fit of the collective latency.
+    """
     fitted = fit_scale_out(samples)
     errors = slowdown_errors(samples, fitted.costs)
     rows = []
