@@ -179,7 +179,7 @@ def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
             own = 0
     cost.input = -(-(inputs - own) * in_bytes // in_exchange)
     cost.weights = -(-(weights - weights // part.weight_users) * in_bytes // exchange)
-    reduce_bytes = fill_reduction(problem, work, outputs)
+    reduce_bytes = fill_reduction(problem, vertex, work, outputs)
     copied, in_copied = _fill_copies(problem, work)
 
     # Zeros made on the tile: short filter rows (AMP n x 1), window and field padding (SLIC).

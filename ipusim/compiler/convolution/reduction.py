@@ -77,9 +77,26 @@ def reduce_stages(depth: int) -> tuple[int, int]:
     return up, up_next
 
 
+@njit(cache=True)
+def _dealt(outputs: int, channels: int, element_bytes: int, tiles: int) -> int:
+    """Outputs of the fullest of the tiles that share them: whole groups, vectors at the least.
+
+    References
+    ----------
+    poplibs ``lib/poplin/ConvReduce.cpp``, partialGroupedReduce.
+    """
+    width = 8 // element_bytes
+    grain = -(-channels // width) * width
+    groups = -(-outputs // grain)
+    return -(-groups // tiles) * grain
+
+
 @njit(cache=True, inline="always")
-def fill_reduction(problem: np.void, work: np.void, outputs: int) -> int:
-    """Fill the reduction's terms of the cost; return the bytes of partials that a tile receives."""
+def fill_reduction(problem: np.void, vertex: np.void, work: np.void, outputs: int) -> int:
+    """Fill the reduction's terms of the cost; return the bytes of partials that a tile receives.
+
+    The planner deals out single outputs; what runs are groups of channels (`_dealt`).
+    """
     cost, depth, out_bytes = work.cost, work.part.depth, problem.out_bytes
     exchange, result_bytes = problem.exchange_bytes, work.totals.result_bytes
     cost.outputs = -(-outputs // depth)
@@ -104,8 +121,11 @@ def fill_reduction(problem: np.void, work: np.void, outputs: int) -> int:
         size = -(-size // stage_depth)
         moving = -(-moving // stage_depth)
         stage_float = float_partials
-        if remaining == 1 or problem.era == ERA_1_0:
+        if remaining == 1 or (problem.era == ERA_1_0 and not problem.executing):
             stage_float = float_out
+        stage_bytes = 4 if stage_float else 2
+        if problem.executing:
+            size = _dealt(outputs, vertex.out_chans_per_group, stage_bytes, depth // target)
         held = (stage_depth - 1) * size * result_bytes
         single = size % (16 // result_bytes) == 0 and held <= problem.single_input_bytes
         terms = stage_depth - 1 if single else stage_depth

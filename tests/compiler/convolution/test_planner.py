@@ -551,6 +551,30 @@ def test_partials_lie_in_runs(shape, chip):
     assert one.result.elements == one.cost.outputs * one.split.out_serial
 
 
+@pytest.mark.parametrize(
+    ("chip", "shape", "splits", "cycles"),
+    [
+        # 137 columns of 40 rows: 685 groups of 8, of which one of four tiles gets 172. Of these
+        # 1,376 sums it holds one partial, and three come in one piece: 344 vectors.
+        ("GC200", (200, 512, 10000), "f173 i4 o5", 6 * (20 + (2 * 3 + 7) * 58) + 33),
+        # 167 columns: 209 of 835 groups, 418 vectors. Memory elements of a GC2 are too large for
+        # one piece.
+        ("GC2", (200, 512, 10000), "f160 i4 o5", 6 * (32 + (3 * 4 + 6) * 70)),
+        # 128 columns of 16 rows, 19 partials: five at once on four tiles each, 128 vectors of 32
+        # groups, then four on all 19, 28 vectors of 7 groups.
+        (
+            *("GC2", (128, 4096, 1024), "f18 i19 o8"),
+            6 * (32 + (3 * 5 + 7) * 22) + 6 * (32 + (3 * 4 + 6) * 5),
+        ),
+    ],
+)
+def test_partials_are_dealt_out_in_groups_of_channels(chip, shape, splits, cycles):
+    rules = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)
+    found = plan(product(*shape), CHIPS[chip], rules)
+    assert str(found).endswith(splits)
+    assert found.cost.reduce == cycles
+
+
 def test_runs_end_with_the_first_dimension_that_is_split():
     def runs(**splits):
         problem, vertex = np.zeros(1, PROBLEM), np.zeros(1, VERTEX)

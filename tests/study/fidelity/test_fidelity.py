@@ -101,7 +101,9 @@ def test_amp_vertex_against_silicon():
 @pytest.mark.parametrize(
     ("key", "median", "p90"),
     [
-        (("gemm, forward", "2021-03", "GC200"), 0.1, 1.3),
+        # 0.1 and 1.3 before partials were dealt out in groups: the product that sums four is 3 %
+        # fast on both chips now, as nothing is known of what their exchange waits for.
+        (("gemm, forward", "2021-03", "GC200"), 0.2, 2.0),
         # 0.7 and 4.0 before cut serial parts were put together.
         (("gemm, forward", "2021-03", "GC2"), 0.4, 2.7),
         (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 1.0, 4.0),
@@ -111,24 +113,26 @@ def test_amp_vertex_against_silicon():
         # 3.5 and 7.0, and 7.0 on GC2, before neighbours were sent what each lacks of the other's:
         # products and the rows kept back gained by that, these were slow already.
         # 7.4 and 7.8 before casts of partials cost what their vertices do, 90 cycles over the plan.
-        (("convolution, three passes", "2021-03", "GC200"), 3.6, 7.5),
+        (("convolution, three passes", "2021-03", "GC200"), 3.1, 7.5),
         (("convolution, three passes", "2021-03", "GC2"), 3.0, 8.1),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
         (("fully connected, three passes", "2021-03", "GC200"), 4.0, 15.0),  # target 5 and 20
         (("fully connected, three passes", "2021-03", "GC2"), 3.0, 15.5),
         # The smallest of three, whose blocks fill a part of the tiles, is 6 and 9 % slow; 4.0, and
         # 2.5 and 8.0, before neighbours were sent what each lacks of the other's.
-        # 4.4 and 6.0, 3.2 and 8.5, before casts of partials cost what their vertices do.
-        (("grouped fully connected, three passes", "2021-03", "GC200"), 4.6, 6.4),
-        (("grouped fully connected, three passes", "2021-03", "GC2"), 3.4, 9.0),
-        (("fully connected, float, three passes", "2021-03", "GC200"), 10.0, 12.0),
+        # 4.4 and 6.0, 3.2 and 8.5, before casts of partials cost what their vertices do; 4.6 and
+        # 6.4, 3.4 and 9.0 (float 10 and 12) before partials were dealt out in groups.
+        (("grouped fully connected, three passes", "2021-03", "GC200"), 2.1, 5.3),
+        (("grouped fully connected, three passes", "2021-03", "GC2"), 3.3, 8.8),
+        (("fully connected, float, three passes", "2021-03", "GC200"), 7.2, 11.0),
         (("fully connected, float, three passes", "2021-03", "GC2"), 10.0, 37.0),
         # Rows that were kept back until the model was made: what it came to on first sight, but for
         # the two products of 20,000 columns, 15 and 23 % fast until cut serial parts were put
         # together. Target 4; the larger, which sums four partials, is 5 and 9 % fast.
         (("gemm, forward (released)", "2021-03", "GC2"), 4.5, 7.8),
         (("gemm, forward (released)", "sdk_1.0.136", "GC2"), 3.8, 5.1),
-        (("convolution, three passes (released)", "2021-03", "GC200"), 3.3, 6.5),
+        # 3.3 and 6.5 before that: windows that are fast already have deep sums.
+        (("convolution, three passes (released)", "2021-03", "GC200"), 3.4, 7.5),
         (("convolution, three passes (released)", "2021-03", "GC2"), 3.0, 10.5),
     ],
 )
@@ -197,8 +201,9 @@ def test_m2000_inference(frame):
     assert len(rows) == 24
     time = 100 * (rows["published"] / rows["specification"] - 1)
     # Error of time per step. Target 10, reached with 600 cycles for every superstep, the sync of
-    # several chips, with which training is 10 to 21 % slow.
-    assert time.abs().median() <= 12.0
+    # several chips, with which training is 10 to 21 % slow. 12.0 before partials were dealt out in
+    # groups, which lets the faster vertex sum them.
+    assert time.abs().median() <= 13.3
     summary = tier_summary(rows).set_index("tier")
     assert summary.loc["calibrated", "median_abs_error_percent"] <= 5.0
 
@@ -262,10 +267,11 @@ def test_tamu_tables_2_and_4(frame):
 # (GPS++, RNN-T, MCMC), and 5.7 before that decoding.
 REACHED = {
     "IPU rows predicted": 97.0,  # target 95
-    # 5.3 and 26.7 until serial parts were counted, which their loops had not paid for.
-    "calibrated, family left out: median error": 5.4,  # target 8
+    # 5.3 and 26.7 until serial parts were counted, which their loops had not paid for; 5.4 until
+    # partials were dealt out in groups.
+    "calibrated, family left out: median error": 5.6,  # target 8
     "calibrated, family left out: 90th percentile": 27.2,  # target 30
-    "specification only: median error": 13.6,  # target 15; 14.0 before that
+    "specification only: median error": 14.0,  # target 15; 13.6 before that
     # 4.1 until neighbours were sent what each lacks of the other's, 4.2 until serial parts counted.
     "inference, calibrated: median error": 4.4,  # target 6
     "scaling, series left out: median error": 2.3,  # target 3; 2.3 before, too
@@ -309,6 +315,11 @@ def test_scaling_apart_from_level(slowdowns):
 
 # Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
+# - Partials are dealt out to tiles in groups of channels, so that the vertex for partials in one
+#   piece can sum them (`fill_reduction`): sums are faster, and the fitted superstep is 40 and 50
+#   cycles dearer. Results page, 251 to 249: lost, each by about a point, inference.011's and 080's
+#   latency (ResNet-50, EfficientNet), training.082 and mlperf.10 (BERT). Without fitted constants
+#   hits fell from 128 to 122, near ones rose by four.
 # - Serial parts are counted, their counter is sent to all tiles, and all outputs of a part are
 #   written. Results page, 246 to 251. Won: inference.002's and 003's latency (GPT-2, 10 fast),
 #   080's (EfficientNet, 10 slow), training.021 (Group BERT, 10 fast), 024 and 025 (GPT-2 large, 11
