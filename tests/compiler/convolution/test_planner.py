@@ -206,8 +206,9 @@ def test_serial_parts_have_whole_groups_since_sdk_3(era, channels):
     problem["era"], problem["out_chans"], vertex["out_chans_per_group"] = era, 1000, 8
     work["totals"]["out_grains"], work["split"]["out_serial"] = 125, 4
     assert planner.part_channels_of(problem[0], vertex[0], work[0]) == channels
-    work["split"]["out_serial"] = 1
-    assert planner.part_channels_of(problem[0], vertex[0], work[0]) == 1000
+    # All in one part are not filled up.
+    problem["out_chans"], work["totals"]["out_grains"], work["split"]["out_serial"] = 1001, 126, 1
+    assert planner.part_channels_of(problem[0], vertex[0], work[0]) == 1001
 
 
 def test_parts_are_cut_where_channels_are_left_over():
