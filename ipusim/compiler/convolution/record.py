@@ -8,6 +8,7 @@ alone (`TOTALS`), the partition (`SPLIT`), what one tile gets of it (`PART`) and
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -96,6 +97,16 @@ class Split(NamedTuple):
     broadcast: int
     field: tuple[int, ...]
     kernel: tuple[int, ...]
+
+    @property
+    def input_users(self) -> int:
+        """Tiles that want the same part of the input."""
+        return self.out_chans * prod(self.kernel)
+
+    @property
+    def weight_users(self) -> int:
+        """Tiles that want the same part of the weights."""
+        return self.batch * prod(self.field)
 
     @classmethod
     def of(cls, split: np.void, rank: int) -> Split:

@@ -1,7 +1,7 @@
 """Planned operations, convolutions and products: from a plan to the supersteps of poplibs."""
 
 from dataclasses import dataclass
-from math import gcd, lcm, prod
+from math import gcd, lcm
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout
@@ -173,8 +173,8 @@ def _slice_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
         if split.in_serial > 1:
             m.slice("slice input", ceil_div(cost.input_bytes, split.out_chans * size), data.dtype)
         if chosen.serial_splits > 1:
-            users = split.batch * prod(split.field)
-            m.slice("slice weights", ceil_div(cost.weight_bytes, users * size), weights.dtype)
+            part = ceil_div(cost.weight_bytes, split.weight_users * size)
+            m.slice("slice weights", part, weights.dtype)
 
 
 def _pad_weights(m: Lowering, chosen: planner.Plan, element: int) -> None:
@@ -183,7 +183,7 @@ def _pad_weights(m: Lowering, chosen: planner.Plan, element: int) -> None:
     They take a tensor of their own then (poplibs lib/poplin/Convolution.cpp, convolutionPreprocess
     and rearrangeWeights).
     """
-    users = chosen.split.batch * prod(chosen.split.field)
+    users = chosen.split.weight_users
     if chosen.cut_channels and users > _MOST_VIEWS:
         padded = ceil_div(chosen.cost.weight_bytes, users)
         piece = chosen.in_chans_per_group * element
@@ -309,12 +309,8 @@ def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
         return None
     split, op, size = chosen.split, m.task.params, element_bytes(x.dtype)
     asked = chosen.cost.move_in if is_input else chosen.cost.move_weights
-    users = split.batch * prod(split.field)
-    parts = split.in_serial
-    if is_input:
-        users = split.out_chans * prod(split.kernel)
-    else:
-        parts *= split.out_serial
+    users = split.input_users if is_input else split.weight_users
+    parts = split.in_serial if is_input else chosen.serial_splits
     # What is summed over are the columns of A and the rows of B.
     along_rows = not op.transpose_b if is_input else op.transpose_a
     turned = along_rows != x.layout.rows
@@ -415,9 +411,8 @@ def _temp_bytes(m: Lowering, chosen: planner.Plan, came: _Brought) -> int:
     output = cost.outputs * element_bytes(m.made.dtype)
     if chosen.serial_splits > 1 or cost.move_in or cost.move_weights:
         return max(0, chosen.temp_bytes - output)
-    users = split.batch * prod(split.field)
     inputs, weights = cost.input_bytes, cost.weight_bytes
-    received = weights - weights // users + inputs
+    received = weights - weights // split.weight_users + inputs
     if came.data:
         received -= inputs // split.out_chans
     received += came.bytes

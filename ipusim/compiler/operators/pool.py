@@ -36,8 +36,7 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
     gradient of its average a broadcast (substPoolingGradientWithBroadcast). Other averages scale
     the incoming gradient by the elements of each window first (scaleGradient).
     """
-    padded = any((*op.padding_lower, *op.padding_upper))
-    whole_field = op.kernel == op.field and not padded
+    whole_field = op.kernel == op.field and not op.padded
     average = op.kind == "average"
     if whole_field and not op.backward:
         block = grouping if op.channels % grouping == 0 else 1
@@ -51,7 +50,7 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
             _broadcast_gradient(m, op, dtype)
             return grouping
     result = _pool(m, PoolPass(op, dtype, grouping, m.codelets.library), acts)
-    if average and padded and not op.include_padding and not op.backward:
+    if average and op.padded and not op.include_padding and not op.backward:
         # Windows over padding have fewer elements, so each output is scaled on its own
         # (SelectiveScaling, which the estimators charge 10 cycles per worker).
         m.emit("scale by window", "popnn::SelectiveScaling", 10 * m.chip.workers)

@@ -79,9 +79,9 @@ class PoolPass:
         if op.backward or self.library == "2020-01":
             return self
         channels, field, grouping = op.channels * op.batch, list(op.field), self.grouping
-        padded = any((*op.padding_lower, *op.padding_upper, *(n - 1 for n in op.dilation)))
+        spread = op.padded or max(op.dilation, default=1) > 1
         windows = zip(field, op.kernel, op.stride, strict=True)
-        if not padded and all(step >= taps and not n % step for n, taps, step in windows):
+        if not spread and all(step >= taps and not n % step for n, taps, step in windows):
             if len(field) > 1:
                 field[-2:] = op.stride[-2], field[-2] // op.stride[-2] * field[-1]
             if channels % group == 0:

@@ -321,7 +321,7 @@ def _typical(name: str, shape: Sequence[int | str | None], axis: int) -> int:
     free = [place for place, one in enumerate(shape) if isinstance(one, str) and place]
     sides = {"past": 0} | dict.fromkeys(("height", "width", "image"), _IMAGE_SIDE)
     sides |= dict.fromkeys(("sample", "audio", "wave"), _SOUND)
-    # A series of numbers is sound where the input's name says so, too.
+    # Of a series of numbers the input's name may say what it is, too.
     told = f"{size} {name}".lower() if len(shape) == _SERIES_RANK else size.lower()
     for part, typical in sides.items():
         if part in told:

@@ -45,6 +45,11 @@ class Pool(Attributes):
         return cls(kind=kind, batch=batch, channels=channels, field=field, kernel=field, **place)
 
     @property
+    def padded(self) -> bool:
+        """Whether windows reach, or leave out, anything beyond the field."""
+        return any((*self.padding_lower, *self.padding_upper))
+
+    @property
     def out_field(self) -> tuple[int, ...]:
         """Output size per spatial dimension, in elements."""
         return windowed_field(self, self.field, self.dilation or (1,) * len(self.field))
