@@ -4,8 +4,8 @@ A change that may not move a prediction proves with it that it does not. ``pytho
 check`` compares, ``write`` records anew; a change of a recorded file belongs in the commit that
 explains it. Parts: ``predictions`` (every published row in every tier), ``programs`` (plans and
 cycles of every operation, and the terms of the step, of one published run per network and mode),
-``gpus`` (every published row of a GPU), ``numerics`` (weights after ten steps). Name parts after
-the verb, networks after ``--only``.
+``gpus`` (every published row of a GPU), ``numerics`` (weights after ten steps), ``networks`` (how
+large those of the zoo are). Name parts after the verb, networks after ``--only``.
 """
 
 import csv
@@ -19,7 +19,7 @@ import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "data" / "expected"
-PARTS = ("predictions", "programs", "gpus", "numerics")
+PARTS = ("predictions", "programs", "gpus", "numerics", "networks")
 PHASED = {
     "phased_bert": (
         "bert_large_squad_sl128",
@@ -155,6 +155,16 @@ def numerics(only: Iterable[str] = ()) -> Rows:
         for tensor, values in sorted(trained.weights.items()):
             exact = values.astype(np.float64)
             yield (name, tensor, _text(float(exact.sum())), _text(float((exact**2).sum())))
+
+
+def networks(only: Iterable[str] = ()) -> Rows:
+    """Learnt numbers and multiply-accumulates of every network, at its default micro-batch."""
+    from ipusim.workload import zoo
+
+    yield ("network", "parameters", "macs")
+    for name in only or zoo.names():
+        graph = zoo.load(name).graph()
+        yield (name, str(graph.parameters), str(graph.macs))
 
 
 def _text(value: object) -> str:

@@ -28,8 +28,7 @@ def test_a_network_is_one_place():
     space = {"__name__": "example"}
     exec(compile(example("network"), "CONTRIBUTING.md", "exec"), space)
     graph = ipusim.zoo.load("tiny_mlp").graph(micro_batch=1)
-    facts = registry.NETWORKS["tiny_mlp"]
-    assert (graph.macs, graph.parameters) == (facts.macs, facts.parameters)
+    assert (graph.macs, graph.parameters) == (2560, 2570)
     assert space["report"].throughput.value > 0
 
 

@@ -4,7 +4,7 @@ A module of the zoo is imported when one of its networks is asked for.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -27,16 +27,14 @@ Builder = Callable[..., Outputs]
 class Network:
     """What the zoo knows of a network; called, it returns the `Model`.
 
-    `parameters` are learnt numbers, `macs` those of one pass of the default micro-batch, which is
-    taken where none is asked for; the other facts are those of a `Model`.
+    The default micro-batch is taken where none is asked for; the other facts are those of a
+    `Model`.
     """
 
     name: str
     build: Builder
     family: str
     source: str
-    parameters: int
-    macs: int
     loss: str = ""
     note: str = ""
     folds_batch_norm: bool = True
@@ -84,24 +82,21 @@ def network(**facts: Any) -> Callable[[Builder], Network]:
 
 def variants(
     build: Builder,
-    rows: Iterable[tuple[Any, ...]],
+    networks: Mapping[str, Any],
     option: str | tuple[str, ...] = "config",
     **facts: Any,
 ) -> None:
-    """Register networks that differ in one option of a builder, or in several.
+    """Register networks by name that differ in one option of a builder, or in several.
 
-    A row has the name, the value of the option (values, of several) or a mapping of options, learnt
-    numbers, multiply-accumulates, and a mapping of the facts that it has for itself, if any.
+    With each stands the value of the option (values, of several) or a mapping of options.
     """
-    for name, value, parameters, macs, *own in rows:
+    for name, value in networks.items():
         options = value
         if isinstance(option, tuple):
             options = dict(zip(option, value, strict=True))
         elif not isinstance(value, Mapping):
             options = {option: value}
-        known = facts | {"parameters": parameters, "macs": macs}
-        known |= own[0] if own else {}
-        register(Network(name=name, build=partial(build, **options), **known))
+        register(Network(name=name, build=partial(build, **options), **facts))
 
 
 _ELSEWHERE = {

@@ -21,9 +21,7 @@ EMBEDDING, LATENT, HIDDEN = 100, 300, 600
 """Features of a node before the first round, of one after it, and inside a round's perceptron."""
 
 
-@network(
-    family="mpnn", source=SOURCE, loss="binary_cross_entropy", parameters=1_725_006, macs=40_320_300
-)
+@network(family="mpnn", source=SOURCE, loss="binary_cross_entropy")
 def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
     """GIN, from atoms and bonds, which it may leave out (`uses_edges`), to one score per graph.
 

@@ -179,8 +179,6 @@ def _features(g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str)
     note="An item is a pack, of 3.6 molecules on average.",
     loss="identity",
     default_batch=8,
-    parameters=44_291_413,
-    macs=24_857_387_008,
 )
 def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, str]:
     """GPS++ of 44 million weights, from packs to the errors of property, atoms and bonds."""

@@ -18,8 +18,6 @@ SPACE = 3
     source="J. Chem. Phys. 148, 241722, as in PyTorch Geometric, sizes of the HydroNet runs",
     note="Every cluster takes the slot of the largest, 75 atoms.",
     loss="mean_squared",
-    parameters=186_701,
-    macs=114_378_750,
 )
 def schnet(
     g: GraphBuilder,

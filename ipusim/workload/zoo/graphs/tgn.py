@@ -205,14 +205,12 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str, skip: str, edges:
     return g.elementwise("add", "add", skip, summed)
 
 
-# Events of a batch as the recipes of TensorFlow and of PyTorch Geometric have them.
-NETWORKS = (
-    ("tgn_tensorflow", TENSORFLOW, 260_401, 370_971_600, {"default_batch": 200}),
-    ("tgn_pytorch", PYTORCH, 260_401, 143_069_600, {"default_batch": 40}),
-)
 FACTS = {
     "family": "tgn",
     "source": "arXiv 2006.10637, as in graphcore/examples tags v2.4.0 and v3.3.0",
     "note": "How many edge slots are padding is assumed.",
+    "loss": "binary_cross_entropy",
 }
-variants(build, NETWORKS, loss="binary_cross_entropy", **FACTS)
+# Events of a batch as the recipes of TensorFlow and of PyTorch Geometric have them.
+variants(build, {"tgn_tensorflow": TENSORFLOW}, default_batch=200, **FACTS)
+variants(build, {"tgn_pytorch": PYTORCH}, default_batch=40, **FACTS)

@@ -20,8 +20,6 @@ FEATURES = 768
     source="github graphcore/distributed-kge-poplar, create_wikikg90mv2",
     loss="cross_entropy",
     default_batch=512,
-    parameters=1_077_248,
-    macs=805_306_368,
 )
 def transe_256(g: GraphBuilder, batch: int, width: int = 256, tails: int = 16 * 96) -> str:
     """TransE, one of 16 shards: from numbers of rows to scores (triples, tails) of one chip.

@@ -89,30 +89,23 @@ def gpt2(
 
 FACTS = {"family": "gpt2", "source": SOURCE}
 SCORING = FACTS | {"loss": "cross_entropy_accuracy"}
-UNPADDED = (
-    ("gpt2_small", "small", 124_439_808, 145_824_153_600),
-    ("gpt2_medium", "medium", 354_823_168, 413_475_536_896),
-    ("gpt2_large", "large", 774_030_080, 887_285_350_400),
-)
-variants(gpt2, UNPADDED, "size", **SCORING)
+variants(gpt2, {f"gpt2_{size}": size for size in SIZES}, "size", **SCORING)
 
 OPTIONS = ("size", "sequence_length", "mask_kind")
-PADDED = (
-    ("gpt2_medium_padded_sl128", ("medium", 128, "storage"), 354_838_528, 46_049_263_616),
-    ("gpt2_large_padded_sl512", ("large", 512, "float32"), 774_049_280, 419_493_314_560),
-    ("gpt2_small_padded_sl1024", ("small", 1024, "float32"), 124_451_328, 145_835_950_080),
-    ("gpt2_medium_padded_sl1024", ("medium", 1024, "float32"), 354_838_528, 413_491_265_536),
-    ("gpt2_large_padded_sl1024", ("large", 1024, "float32"), 774_049_280, 887_305_011_200),
-)
+PADDED = {
+    "gpt2_medium_padded_sl128": ("medium", 128, "storage"),
+    "gpt2_large_padded_sl512": ("large", 512, "float32"),
+    "gpt2_small_padded_sl1024": ("small", 1024, "float32"),
+    "gpt2_medium_padded_sl1024": ("medium", 1024, "float32"),
+    "gpt2_large_padded_sl1024": ("large", 1024, "float32"),
+}
 """Those with a padded vocabulary.
 
 PopTorch promotes operands as PyTorch does from SDK 3.0 on (poptorch/source/ImplicitCasting.cpp);
 the one with 128 tokens is of SDK 2.3, which narrowed the float32 operand of two by default."""
 
 _padded = partial(gpt2, vocabulary=PADDED_VOCABULARY)
-for _name, _options, *_counts in PADDED:
-    variants(_padded, [(_name, _options, *_counts)], OPTIONS, **SCORING)
-    if POSITIONS in _options:
-        # Those that hand back tokens instead of scores.
-        _likeliest = partial(_padded, argmax=True)
-        variants(_likeliest, [(f"{_name}_argmax", _options, *_counts)], OPTIONS, **FACTS)
+variants(_padded, PADDED, OPTIONS, **SCORING)
+_whole = {f"{name}_argmax": given for name, given in PADDED.items() if POSITIONS in given}
+# Those that hand back tokens instead of scores.
+variants(partial(_padded, argmax=True), _whole, OPTIONS, **FACTS)

@@ -84,7 +84,7 @@ def _network(g: GraphBuilder, x: str) -> str:
     return g.linear("dense_layers.out", x, COORDINATES)
 
 
-bragg = partial(network, family="braggnn", loss="mean_squared", parameters=33_172, macs=2_094_252)
+bragg = partial(network, family="braggnn", loss="mean_squared")
 PORT = "github daman-khaira/BraggNN_IPU at {}, model.py"
 
 

@@ -14,9 +14,7 @@ DECODER = ((128, 2, 2), (64, 2, 2), (32, 2, 2), (16, 3, 1))
 SOURCE = "github AISDC/CookieNetAE model.py"
 
 
-@network(
-    family="cookienetae", source=SOURCE, loss="mean_squared", parameters=208_641, macs=220_725_248
-)
+@network(family="cookienetae", source=SOURCE, loss="mean_squared")
 def cookienetae(g: GraphBuilder, batch: int) -> str:
     """CookieNetAE, from images (N, 1, 128, 128) to images of that size."""
     x = g.input("images", (batch, 1, IMAGE_SIZE, IMAGE_SIZE))

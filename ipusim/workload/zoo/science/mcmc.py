@@ -14,7 +14,7 @@ UNITS = 40
 SOURCE = "graphcore/examples tag v2.4.0, code_examples/tensorflow/mcmc"
 
 
-@network(family="mcmc", source=SOURCE, loss="identity", parameters=963, macs=920)
+@network(family="mcmc", source=SOURCE, loss="identity")
 def mcmc_bnn(g: GraphBuilder, batch: int) -> str:
     """Bayesian network of the MCMC example, from all data items to their log likelihood (1,)."""
     x = g.constant("features", (batch, FEATURES))

@@ -20,7 +20,7 @@ def _tower(g: GraphBuilder, x: str) -> str:
     return x
 
 
-@network(family="uno", source=SOURCE, loss="mean_squared", parameters=21_275_001, macs=32_581_000)
+@network(family="uno", source=SOURCE, loss="mean_squared")
 def uno(g: GraphBuilder, batch: int) -> str:
     """CANDLE Uno, from features to growth (N, 1)."""
     doses = [g.input(f"dose{drug}", (batch, 1)) for drug in (1, 2)]

@@ -13,9 +13,7 @@ SOURCE = "doi 10.1029/2021MS002477"
 NOTE = "Depth, width and activation are recalled, not checked."
 
 
-@network(
-    family="weather", source=SOURCE, note=NOTE, loss="mean_squared", parameters=75_936, macs=75_240
-)
+@network(family="weather", source=SOURCE, note=NOTE, loss="mean_squared")
 def weather_mlp(g: GraphBuilder, batch: int) -> str:
     """Gravity-wave drag, from columns (N, 191) to tendencies (N, 126)."""
     x = g.input("columns", (batch, INPUTS))

@@ -238,11 +238,9 @@ MEDIUM = Config(
     ctc=True,
 )
 """WeNet's: 12 layers of 256 features, six decoder layers, with CTC."""
-SDK_2_4 = {"source": "graphcore/examples@v2.4.0:applications/pytorch/conformer/configs/train.yaml"}
-WENET = {"source": "graphcore/examples@v3.3.0:speech/conformer/pytorch/configs/train.yaml"}
+SDK_2_4 = "graphcore/examples@v2.4.0:applications/pytorch/conformer/configs/train.yaml"
+WENET = "graphcore/examples@v3.3.0:speech/conformer/pytorch/configs/train.yaml"
 NOTE = "trained form: the graph ends with the losses"
-NETWORKS = (
-    ("conformer_small", SMALL, 9_389_129, 2_041_080_768, SDK_2_4),
-    ("conformer_medium", MEDIUM, 44_605_970, 15_356_468_992, WENET),
-)
-variants(build, NETWORKS, family="conformer", note=NOTE, loss="identity")
+FACTS = {"family": "conformer", "note": NOTE, "loss": "identity"}
+variants(build, {"conformer_small": SMALL}, source=SDK_2_4, **FACTS)
+variants(build, {"conformer_medium": MEDIUM}, source=WENET, **FACTS)

@@ -61,8 +61,6 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
     source="graphcore/examples@v3.1.0:speech/deepvoice3/popart",
     note="absolute errors trained as squares, without masks and guided attention",
     loss="mean_squared",
-    parameters=8_657_330,
-    macs=878_954_752,
 )
 def deepvoice3(g: GraphBuilder, batch: int) -> tuple[str, str, str]:
     """Deep Voice 3 as it is trained, from text (N, 80), frames, speakers to both spectrograms."""

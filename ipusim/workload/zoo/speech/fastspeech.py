@@ -226,10 +226,7 @@ PYTORCH = {
     "note": "189 symbols, 870 frames",
     "loss": "mean_squared",
 }
-GIVEN = Config(given_variance=True)
-NETWORKS = (
-    ("fastspeech2", Config(), 29_552_579, 19_011_604_992, SPEAKING),
-    ("fastspeech2_training", GIVEN, 29_552_579, 19_011_604_992, TRAINING),
-    ("fastpitch", FASTPITCH, 44_771_154, 23_995_783_296, PYTORCH),
-)
-variants(build, NETWORKS, family="fastspeech")
+FASTSPEECH = {"family": "fastspeech"}
+variants(build, {"fastspeech2": Config()}, **FASTSPEECH, **SPEAKING)
+variants(build, {"fastspeech2_training": Config(given_variance=True)}, **FASTSPEECH, **TRAINING)
+variants(build, {"fastpitch": FASTPITCH}, **FASTSPEECH, **PYTORCH)

@@ -16,8 +16,6 @@ STEPS, FEATURES, HIDDEN, LAYERS = 200, 16, 256, 2
     source="graphcore/examples@df5dcba:code_examples/tensorflow/kernel_benchmarks/lstm_multi.py",
     note="the best candidate for the LSTM of the MK2 blog, which does not name its sizes",
     loss="mean_squared",
-    parameters=805_121,
-    macs=160_563_456,
 )
 def lstm_2_layers(g: GraphBuilder, batch: int) -> str:
     """Two LSTM layers and a dense layer, from sequences (200, N, 16) to one value each."""

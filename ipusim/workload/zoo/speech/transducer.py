@@ -125,8 +125,6 @@ LARGE = (659, 125, 14, 768, 8, 2)
 """That of MLPerf 2.0."""
 EXAMPLES = "graphcore/examples@v3.1.0:speech/transformer_transducer/popart/training"
 MLPERF = "mlcommons/training_results_v2.0: Graphcore, rnnt, configs/transducer-large-1023sp.yaml"
-NETWORKS = (
-    ("transformer_transducer", SMALL, 13_978_368, 26_248_175_616, {"source": EXAMPLES}),
-    ("transformer_transducer_large", LARGE, 107_997_952, 58_506_006_528, {"source": MLPERF}),
-)
-variants(build, NETWORKS, OPTIONS, family="rnn-t", note=NOTE, loss="identity")
+FACTS = {"family": "rnn-t", "note": NOTE, "loss": "identity"}
+variants(build, {"transformer_transducer": SMALL}, OPTIONS, source=EXAMPLES, **FACTS)
+variants(build, {"transformer_transducer_large": LARGE}, OPTIONS, source=MLPERF, **FACTS)

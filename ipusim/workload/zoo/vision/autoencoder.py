@@ -31,14 +31,7 @@ SOURCE = "TAMU, PEARC'22 section 3.3 (residual blocks, one bottleneck, 28x28x1, 
 NOTE = "Assumed architecture: the paper publishes neither code nor layer sizes."
 
 
-@network(
-    family="tamu-autoencoder",
-    source=SOURCE,
-    note=NOTE,
-    loss="mean_squared",
-    parameters=36_351_625,
-    macs=414_855_168,
-)
+@network(family="tamu-autoencoder", source=SOURCE, note=NOTE, loss="mean_squared")
 def tamu_autoencoder(
     g: GraphBuilder,
     batch: int,

@@ -24,9 +24,7 @@ KEPT_BATCHES = 6
 """Micro-batches whose vectors are kept to compare with."""
 
 
-@network(
-    family="clip", source=SOURCE, loss="cross_entropy", parameters=151_277_313, macs=7_388_606_976
-)
+@network(family="clip", source=SOURCE, loss="cross_entropy")
 def clip_vit_base_32(g: GraphBuilder, batch: int) -> tuple[str, str]:
     """CLIP with ViT-B/32, from images and captions to scores of all pairs, both ways."""
     vectors = []

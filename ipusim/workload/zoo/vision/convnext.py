@@ -17,13 +17,7 @@ STAGES = ((96, 3), (192, 3), (384, 9), (768, 3))
 SOURCE = "arXiv 2201.03545, as in torchvision"
 
 
-@network(
-    family="convnext",
-    source=SOURCE,
-    loss="cross_entropy",
-    parameters=28_589_128,
-    macs=4_455_531_264,
-)
+@network(family="convnext", source=SOURCE, loss="cross_entropy")
 def convnext_tiny(g: GraphBuilder, batch: int) -> str:
     """ConvNeXt-T, from an image (N, 3, 224, 224) to class scores (N, 1000)."""
     x = g.input("images", (batch, 3, IMAGE, IMAGE))

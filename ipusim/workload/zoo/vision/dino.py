@@ -28,7 +28,7 @@ STUDENT = replace(TEACHER, stochastic_depth=True)
 PASSES = {"student": STUDENT, "student_local": STUDENT, "teacher": TEACHER}
 
 
-@network(family="dino", source=SOURCE, loss="identity", parameters=108_937_216, macs=96_047_057_664)
+@network(family="dino", source=SOURCE, loss="identity")
 def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
     """DINO with ViT-B/16, from ten crops of each image to the loss and the teacher's new centre."""
     g.share("student_local.", "student.")

@@ -169,12 +169,12 @@ def _corners(g: GraphBuilder, boxes: str) -> str:
     return g.concat("corners", low, high, axis=2)
 
 
-DETS = (
-    ("efficientdet_d0", (1.0, 1.0, 512, 64, 3, 3), 3_880_067, 2_494_681_600),
-    ("efficientdet_d1", (1.0, 1.1, 640, 88, 4, 3), 6_625_898, 6_010_148_880),
-    ("efficientdet_d2", (1.1, 1.2, 768, 112, 5, 3), 8_097_039, 10_847_889_088),
-    ("efficientdet_d3", (1.2, 1.4, 896, 160, 6, 4), 12_032_296, 24_604_739_264),
-    ("efficientdet_d4", (1.4, 1.8, 1024, 224, 7, 4), 20_723_675, 54_660_481_376),
-)
+DETS = {
+    "efficientdet_d0": (1.0, 1.0, 512, 64, 3, 3),
+    "efficientdet_d1": (1.0, 1.1, 640, 88, 4, 3),
+    "efficientdet_d2": (1.1, 1.2, 768, 112, 5, 3),
+    "efficientdet_d3": (1.2, 1.4, 896, 160, 6, 4),
+    "efficientdet_d4": (1.4, 1.8, 1024, 224, 7, 4),
+}
 OPTIONS = ("width", "depth", "image_size", "channels", "cells", "repeats")
 variants(build, DETS, OPTIONS, family="efficientdet", source=SOURCE, folds_batch_norm=False)

@@ -90,14 +90,14 @@ def backbone(g: GraphBuilder, images: str, config: Config) -> tuple[str, ...]:
 G16 = Config(width=1.0, depth=1.0, expansion=4, group_size=16, norm_groups=NORM_GROUPS_G16)
 B4, B7 = Config(width=1.4, depth=1.8), Config(width=2.0, depth=3.1)
 B4_G16 = {"config": replace(G16, width=1.4, depth=1.8), "image_size": 380}
-DEPTHWISE = (
-    ("efficientnet_b0", Config(width=1.0, depth=1.0), 5_288_548, 385_814_752),
-    ("efficientnet_b4", {"config": B4, "image_size": 380}, 19_341_616, 4_393_771_024),
-    ("efficientnet_b7", {"config": B7, "image_size": 600}, 66_347_960, 37_745_884_192),
-)
-GROUPED = (
-    ("efficientnet_b0_g16_gn", G16, 5_913_796, 634_668_544),
-    ("efficientnet_b4_g16_gn", B4_G16, 19_324_712, 6_058_411_104),
-)
+DEPTHWISE = {
+    "efficientnet_b0": Config(width=1.0, depth=1.0),
+    "efficientnet_b4": {"config": B4, "image_size": 380},
+    "efficientnet_b7": {"config": B7, "image_size": 600},
+}
+GROUPED = {
+    "efficientnet_b0_g16_gn": G16,
+    "efficientnet_b4_g16_gn": B4_G16,
+}
 variants(build, DEPTHWISE, family="efficientnet", source=SOURCE, loss="cross_entropy")
 variants(build, GROUPED, family="efficientnet", source=SOURCE_G16, loss="cross_entropy")

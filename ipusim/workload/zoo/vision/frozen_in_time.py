@@ -40,13 +40,7 @@ FEATURES = 256
 """Elements of the common vectors."""
 
 
-@network(
-    family="frozen-in-time",
-    source=SOURCE,
-    loss="cross_entropy",
-    parameters=182_581_761,
-    macs=8_582_775_040,
-)
+@network(family="frozen-in-time", source=SOURCE, loss="cross_entropy")
 def frozen_in_time_1_frame(g: GraphBuilder, batch: int, frames: int = 1) -> tuple[str, str]:
     """Frozen in Time, from captions and clips to scores of all pairs, both ways."""
     text, video = _text(g, batch), _video(g, batch, frames)

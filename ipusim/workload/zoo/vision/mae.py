@@ -20,14 +20,7 @@ SEEN = PATCHES // 4
 """Patches that the encoder sees."""
 
 
-@network(
-    family="mae",
-    source=SOURCE,
-    loss="identity",
-    repeated_inputs=("target",),
-    parameters=111_655_680,
-    macs=9_808_178_176,
-)
+@network(family="mae", source=SOURCE, loss="identity", repeated_inputs=("target",))
 def mae_vit_base_16(g: GraphBuilder, batch: int) -> str:
     """MAE with ViT-B/16, from an image (N, 3, 224, 224) and a choice of patches to the loss."""
     return _loss(g, batch, _decoder(g, batch, _encoder(g, batch)))

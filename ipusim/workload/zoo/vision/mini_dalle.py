@@ -32,13 +32,7 @@ TOKENS = TEXT + SIDE * SIDE
 """Caption and image; a token that begins the text is added, the last code not read."""
 
 
-@network(
-    family="dall-e",
-    source=SOURCE,
-    loss="cross_entropy",
-    parameters=93_604_432,
-    macs=100_458_328_064,
-)
+@network(family="dall-e", source=SOURCE, loss="cross_entropy")
 def mini_dalle_l16(g: GraphBuilder, batch: int, *, full: tuple[int, ...] = FULL) -> str:
     """Mini DALL-E, from captions and images to scores of all tokens."""
     g.freeze("vae.")

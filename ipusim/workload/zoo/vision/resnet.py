@@ -78,22 +78,22 @@ def residual(g: GraphBuilder, batch: int, config: Config) -> str:
 RESNET_50, RESNET_101 = Config(blocks=(3, 4, 6, 3)), Config(blocks=(3, 4, 23, 3))
 RESNEXT_101 = replace(RESNET_101, groups=32, base_width=4)
 RESNEXT_101_GN = replace(RESNEXT_101, norm_groups=NORM_GROUPS)
-RESNETS = (
-    ("resnet18", Config(blocks=(2, 2, 2, 2), bottleneck=False), 11_689_512, 1_814_073_344),
-    ("resnet34", Config(blocks=(3, 4, 6, 3), bottleneck=False), 21_797_672, 3_663_761_408),
-    ("resnet50", RESNET_50, 25_557_032, 4_089_184_256),
+RESNETS = {
+    "resnet18": Config(blocks=(2, 2, 2, 2), bottleneck=False),
+    "resnet34": Config(blocks=(3, 4, 6, 3), bottleneck=False),
+    "resnet50": RESNET_50,
     # arXiv 1803.08494
-    ("resnet50_gn", replace(RESNET_50, norm_groups=NORM_GROUPS), 25_557_032, 4_089_184_256),
-    ("resnet101", RESNET_101, 44_549_160, 7_801_405_440),
-    ("resnet152", Config(blocks=(3, 8, 36, 3)), 60_192_808, 11_513_626_624),
-)
-RESNEXTS = (
-    ("resnext50_32x4d", replace(RESNEXT_101, blocks=(3, 4, 6, 3)), 25_028_904, 4_230_479_872),
+    "resnet50_gn": replace(RESNET_50, norm_groups=NORM_GROUPS),
+    "resnet101": RESNET_101,
+    "resnet152": Config(blocks=(3, 8, 36, 3)),
+}
+RESNEXTS = {
+    "resnext50_32x4d": replace(RESNEXT_101, blocks=(3, 4, 6, 3)),
     # Cadene's pretrainedmodels port, which Qwant measured, is the same.
-    ("resnext101_32x4d", RESNEXT_101, 44_177_704, 7_969_996_800),
+    "resnext101_32x4d": RESNEXT_101,
     # As in Graphcore's recipe resnext101_16ipus.
-    ("resnext101_32x4d_gn", RESNEXT_101_GN, 44_177_704, 7_969_996_800),
-    ("resnext101_32x8d", replace(RESNEXT_101, base_width=8), 88_791_336, 16_414_015_488),
-)
+    "resnext101_32x4d_gn": RESNEXT_101_GN,
+    "resnext101_32x8d": replace(RESNEXT_101, base_width=8),
+}
 variants(residual, RESNETS, family="resnet", source=SOURCE_V15, loss="cross_entropy")
 variants(residual, RESNEXTS, family="resnext", source=SOURCE_RESNEXT, loss="cross_entropy")

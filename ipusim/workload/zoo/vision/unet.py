@@ -15,9 +15,7 @@ CHANNELS = (64, 128, 256, 512, 1024)
 SOURCE = "arXiv 1505.04597, as in graphcore/examples applications/tensorflow2/unet"
 
 
-@network(
-    family="unet", source=SOURCE, loss="cross_entropy", parameters=31_030_658, macs=150_428_424_448
-)
+@network(family="unet", source=SOURCE, loss="cross_entropy")
 def unet_medical(g: GraphBuilder, batch: int) -> str:
     """U-Net at 572 pixels, from an image (N, 1, 572, 572) to scores (N x 388 x 388, 2)."""
     x = g.input("images", (batch, 1, IMAGE_SIZE, IMAGE_SIZE))

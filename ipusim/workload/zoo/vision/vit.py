@@ -84,12 +84,9 @@ PRETRAINING = {"layers": 12, "shape": EVERYWHERE, "representation": True, "mixup
 """As Graphcore pre-trains it: one layer more, dropout, mixed images."""
 FINETUNING = {"layers": 12, "shape": APART}
 """As Graphcore fine-tunes it: the model of Hugging Face with dropout."""
-PRETRAINED = {"source": f"{AS_RUN}/models/modules.py, configs.yml b16_in1k_pretrain_lamb"}
-FINETUNED = {"source": f"{AS_RUN}/models/pipeline_model.py, configs.yml b16_imagenet1k"}
-NETWORKS = (
-    ("vit_base_16", BASE, 86_567_656, 17_563_828_224),
-    ("vit_large_16", LARGE, 304_326_632, 61_554_712_576),
-    ("vit_base_16_pretraining", PRETRAINING, 87_158_248, 17_564_418_048, PRETRAINED),
-    ("vit_base_16_finetuning", FINETUNING, 86_567_656, 17_563_828_224, FINETUNED),
-)
-variants(build, NETWORKS, family="vit", source=SOURCE, loss="cross_entropy")
+PRETRAINED = f"{AS_RUN}/models/modules.py, configs.yml b16_in1k_pretrain_lamb"
+FINETUNED = f"{AS_RUN}/models/pipeline_model.py, configs.yml b16_imagenet1k"
+FACTS = {"family": "vit", "loss": "cross_entropy"}
+variants(build, {"vit_base_16": BASE, "vit_large_16": LARGE}, source=SOURCE, **FACTS)
+variants(build, {"vit_base_16_pretraining": PRETRAINING}, source=PRETRAINED, **FACTS)
+variants(build, {"vit_base_16_finetuning": FINETUNING}, source=FINETUNED, **FACTS)
