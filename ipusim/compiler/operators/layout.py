@@ -2,6 +2,7 @@
 
 from ipusim.compiler.emitter import SPREAD, Placed, TensorLayout
 from ipusim.compiler.state import Lowering, lowers
+from ipusim.compiler.tiles import copy_cycles
 from ipusim.workload.graph import Layout
 
 
@@ -15,7 +16,28 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
         # Parts of a tensor do not lie where the whole does.
         whole = sum(x.elements for x in inputs[:1]) == op.elements
         return before if whole else before._replace(mapping="")
+    if op.function in ("dynamic_slice", "dynamic_update"):
+        return _counted(m, op, before)
+    if op.function == "carry":
+        _aside(m)
     grouping = 1 if op.function == "transpose" else before.grouping
     moved = Placed((op.elements,), m.made.dtype, TensorLayout(grouping=grouping))
     m.rearrange(moved, before.grouping)
     return TensorLayout(grouping=before.grouping)
+
+
+def _counted(m: Lowering, op: Layout, before: TensorLayout) -> TensorLayout:
+    """Read, or write, what the round of a loop says; it stays on its tiles.
+
+    A tensor lies so that every slice is spread over all tiles (poplibs lib/popops/DynamicSlice.cpp,
+    createSliceableTensor, createSliceableTensorFromSlice).
+    """
+    share = m.share(Placed((op.elements,), m.made.dtype, before))
+    m.slice(op.function, share, m.dtype, write=op.function == "dynamic_update")
+    return before._replace(mapping="")
+
+
+def _aside(m: Lowering) -> None:
+    """Copy what a round of a loop made within its tiles, before it is moved to the next round."""
+    moved = m.tile_bytes(m.made)
+    m.copy("set aside", temp=moved, cycles=copy_cycles(moved, m.chip))

@@ -63,6 +63,7 @@ class Folding:
                 array=array,
                 learnable=learnt(shape, array) if self._is_weight(node) else learnable,
                 root=self._root(node, name),
+                counted=any(given.counted for given in self._values(node)),
             )
             self.context.record(node, name, value)
 

@@ -57,7 +57,9 @@ class Value:
 
     ``learnable`` says that it comes from an initializer, or that an import rule made it, so that it
     is no parameter (False); of other constants, and of states of zeros, neither is known.
-    ``root`` is the initializer whose memory it shares if only its shape was changed.
+    ``root`` is the initializer whose memory it shares if only its shape was changed. ``counted``
+    says of a static value that it follows from the round of a loop, so that the chip computes it:
+    the body that all rounds share has it for none of them.
     """
 
     shape: tuple[int, ...]
@@ -66,6 +68,7 @@ class Value:
     array: np.ndarray | None = None
     learnable: bool | None = None
     root: str | None = None
+    counted: bool = False
 
     @property
     def elements(self) -> int:

@@ -2,7 +2,16 @@
 
 A branch whose condition is known is decided, a loop unrolled, a sequence followed by the names of
 its tensors. Where data decide, a branch is the longer one; a loop is refused, as nothing bounds it.
+
+On the chip all rounds of a loop share one body. Every round copies what it takes from the one
+before aside and then to where the body reads it, unless the body hands it on as it is, slices what
+it scans by the number of the round, and writes so into what it stacks (graphcore/popart at tag
+sdk/poplar/2.4.0, willow/src/popx/op/loopx.cpp, patterns/scantolooppattern.cpp and
+loopscanoutpattern.cpp). What PopART lets a body overwrite is copied here too; left out are copies
+before the first round and after the last, and the count of rounds.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -66,15 +75,46 @@ def _loop(p: Parts) -> None:
         prefix, counter = _trip(p, trip)
         goes_on = condition or p.context.constant(f"{prefix}true", np.array(True))
         condition, *results = _body(p, "body", prefix, counter, goes_on, *carried)
-        rounds.append(results[len(carried) :])
-        carried = results[: len(carried)]
+        carried = _keep(p, prefix, carried, results, rounds)
     _finish(p, carried, rounds)
 
 
 def _trip(p: Parts, trip: int) -> tuple[str, str]:
     """Return the prefix of names within one round of a loop, and its number as a constant."""
     prefix = round_prefix(p.label, trip)
-    return prefix, p.context.constant(f"{prefix}trip", np.array(trip, np.int64))
+    counter = p.context.constant(f"{prefix}trip", np.array(trip, np.int64))
+    p.context.values[counter].counted = True
+    return prefix, counter
+
+
+def _keep(
+    p: Parts, prefix: str, carried: list[str], results: list[str], rounds: list[list[str]]
+) -> list[str]:
+    """Write what a round stacks; return what the next one starts from."""
+    count = len(carried)
+    stacked = enumerate(results[count:])
+    rounds.append([_looped(p, f"{prefix}write{i}", "dynamic_update", x) for i, x in stacked])
+    pairs = enumerate(zip(carried, results, strict=False))
+    return [
+        after if after == before else _looped(p, f"{prefix}carry{i}", "carry", after)
+        for i, (before, after) in pairs
+    ]
+
+
+def _looped(p: Parts, result: str, op_type: str, name: str, *inputs: str, axis: int = 0) -> str:
+    """Visit what a loop does to a value beside its body; return the name of the result."""
+    value = p.context.values.get(name)
+    if value is None or (value.static and value.array is None):
+        # The names of a sequence are carried on, weights lie where they do.
+        return name
+    if value.static:
+        p.context.values[result] = replace(value, counted=True)
+        return result
+    given = {"axis": axis}
+    p.walk.visit(
+        Node(op_type=op_type, input=[name, *inputs], output=[result], name=result, given=given)
+    )
+    return result
 
 
 def _refuse_trips(p: Parts) -> None:
@@ -96,11 +136,14 @@ def _scan(p: Parts) -> None:
     axes = p.get("scan_input_axes") or [0] * count
     for trip in range(p.context.value(scanned[0], p.node).shape[axes[0]]):
         prefix, index = _trip(p, trip)
-        pairs = zip(scanned, axes, strict=True)
-        slices = [p("Gather", source, index, axis=axis) for source, axis in pairs]
+        slices = [
+            p("Gather", source, index, axis=axis)
+            if p.context.is_static(source)
+            else _looped(p, f"{prefix}slice{i}", "dynamic_slice", source, index, axis=axis)
+            for i, (source, axis) in enumerate(zip(scanned, axes, strict=True))
+        ]
         results = _body(p, "body", prefix, *carried, *slices)
-        rounds.append(results[len(carried) :])
-        carried = results[: len(carried)]
+        carried = _keep(p, prefix, carried, results, rounds)
     _finish(p, carried, rounds)
 
 
@@ -112,17 +155,21 @@ def _finish(p: Parts, carried: list[str], rounds: list[list[str]]) -> None:
     for place, output in enumerate(p.node.output[len(carried) :]):
         if output:
             pieces = [results[place] for results in rounds]
-            _join(p, pieces, output, axis=axes[place] if axes else 0, new_axis=True)
+            _join(p, pieces, output, axis=axes[place] if axes else 0, new_axis=True, in_place=True)
 
 
-def _join(p: Parts, pieces: list[str], output: str, *, axis: int, new_axis: bool) -> None:
+def _join(
+    p: Parts, pieces: list[str], output: str, *, axis: int, new_axis: bool, in_place: bool = False
+) -> None:
+    """Join pieces along an axis, perhaps of their own; they may lie `in_place` already."""
     if not pieces:
         shape = p.context.contents.shapes.get(output, (0,))
         p.context.values[output] = Value(shape=shape, elem_type=FLOAT, static=True)
         return
     if new_axis:
         pieces = [p("Unsqueeze", piece, [axis]) for piece in pieces]
-    p("Concat", *pieces, out=output, axis=axis)
+    given = {} if all(map(p.context.is_static, pieces)) else {"in_place": in_place}
+    p("Concat", *pieces, out=output, axis=axis, **given)
 
 
 # -- sequences and optional values: names, which cost nothing until tensors are joined ---------

@@ -58,6 +58,7 @@ _VALUES: dict[str, Callable[..., np.ndarray]] = {
 
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Reciprocal")
 """Pieces that follow the one at which a function is looked for."""
+_SUMS = ("ReduceSum", "ReduceMean", "ReduceMax")
 _MOST_FOLLOWING, _MOST_PIECES, _MOST_AXES = 8, 16, 6
 
 
@@ -582,6 +583,10 @@ def _range(pieces: Pieces, node: Node) -> tuple[int, int, int] | None:
     call = Call(pieces.context, node)
     if not all(pieces.is_static(name) for name in node.input[1:] if name):
         return None
+    counted = any(pieces.context.values[name].counted for name in node.input[1:] if name)
+    if counted and not pieces.only(node.output[0], "Gather", *_SUMS):
+        # The chip cuts it in the rounds of a loop; only whole bags leave that (`bags`).
+        return None
     names = ("starts", "ends", "axes", "steps")
     starts, ends, axes, steps = (call.ints(name, place) for place, name in enumerate(names, 1))
     if len(starts) != 1 or (steps or [1]) != [1]:
@@ -603,9 +608,8 @@ def bags(pieces: Pieces) -> None:
 
 
 def _join_bags(pieces: Pieces, joint: Node) -> None:
-    wide = [pieces.maker(name, "Unsqueeze") for name in joint.input]
-    names = [item.input[0] if item else x for item, x in zip(wide, joint.input, strict=True)]
-    sums = [pieces.maker(name, "ReduceSum", "ReduceMean", "ReduceMax") for name in names]
+    names = [_behind(pieces, name, "Unsqueeze", "dynamic_update") for name in joint.input]
+    sums = [pieces.maker(name, *_SUMS) for name in names]
     if not all(sums) or any(_axes(pieces, node) != [0] for node in sums):
         return
     lookups = [pieces.maker(node.input[0], "Gather") for node in sums]
@@ -636,6 +640,14 @@ def _join_bags(pieces: Pieces, joint: Node) -> None:
     whole = {"name": joint.name, "input": [x], "output": joint.output, "given": given}
     fresh.append(Node(op_type=kinds.pop(), **whole))
     pieces.swap([joint], *fresh, kind="bags in one sum")
+
+
+def _behind(pieces: Pieces, name: str, *kinds: str) -> str:
+    """Return the value that nodes of these kinds, the last one first, made another of."""
+    for kind in kinds:
+        node = pieces.maker(name, kind)
+        name = node.input[0] if node else name
+    return name
 
 
 def _split_axis(pieces: Pieces, node: Node) -> int:

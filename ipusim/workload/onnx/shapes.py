@@ -585,9 +585,8 @@ REDUCTIONS = (
 RULES: dict[str, Rule] = by_names(
     {
         UNARY: lambda c: c.shape(),
-        "Identity Softmax LogSoftmax LRN InstanceNormalization GroupNormalization": lambda c: (
-            c.shape()
-        ),
+        "Identity carry dynamic_update "
+        "Softmax LogSoftmax LRN InstanceNormalization GroupNormalization": lambda c: c.shape(),
         "RMSNormalization Trilu ReverseSequence": lambda c: c.shape(),
         f"{TRUTHS} IsNaN IsInf": lambda c: [(c.repeated(), BOOL)],
         N_ARY: lambda c: [(c.repeated(), c.kind(c.node.op_type == "Where"))],
@@ -616,7 +615,7 @@ RULES: dict[str, Rule] = by_names(
         "Split": _split,
         "Concat": _concat,
         "Pad": _pad,
-        "Gather": _gather,
+        "Gather dynamic_slice": _gather,
         "GatherElements": _gather_elements,
         "GatherND": _gather_nd,
         "Scatter ScatterElements ScatterND TensorScatter": _scatter,

@@ -13,6 +13,8 @@ class Layout(Attributes):
     ``moves_data`` is False where the result is a mere view of the input (reshapes, slices,
     splits, broadcasts) and True where elements change their order or new memory is needed
     (transposes, concatenations, pads, repeats). ``elements`` is the size of all outputs.
+    "dynamic_slice" and "dynamic_update" read and write what the round of a loop says, "carry"
+    hands a value on to the next round.
     """
 
     VARIANT: ClassVar[str] = "function"

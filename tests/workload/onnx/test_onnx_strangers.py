@@ -278,9 +278,9 @@ def test_a_trip_count_is_given_by_its_value():
     with pytest.raises(WorkloadError, match="--value steps=8"):
         from_onnx(_loop("steps"))
     graph = from_onnx(_loop("steps"), values={"steps": 5}).graph()
-    assert len(graph.ops) == 5 + 1
-    # All rounds have the operators of one body.
-    assert len({name_in_body(op.name) for op in graph.ops}) == 1 + 1
+    assert len(graph.ops) == 5 * 2 + 1
+    # All rounds have the operators of one body, and carry what it gives.
+    assert len({name_in_body(op.name) for op in graph.ops}) == 2 + 1
 
 
 def test_the_rounds_of_a_loop_share_their_weights():

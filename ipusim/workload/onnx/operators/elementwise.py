@@ -97,15 +97,19 @@ def n_ary(e: Emission) -> None:
 
 
 def view_of(e: Emission) -> None:
-    """Reshapes, slices, splits and broadcasts."""
-    e.layout(snake(e.node.op_type), e.operand(), moves=False)
+    """Reshapes, slices, splits and broadcasts; a slice by the round of a loop moves data."""
+    counted = e.node.op_type == "Slice" and not all(map(e.is_fixed, range(1, len(e.node.input))))
+    if counted:
+        e.layout("dynamic_slice", e.operand(), moves=True)
+    else:
+        e.layout(snake(e.node.op_type), e.operand(), moves=False)
 
 
 def move(e: Emission) -> None:
     """Concatenations, pads, repeats and block permutations."""
     names = e.node.input if e.node.op_type == "Concat" else e.node.input[:1]
     filled = (e.operand(name) for name in names if 0 not in e.shape(name))
-    e.layout(snake(e.node.op_type), *filled, moves=True)
+    e.layout(snake(e.node.op_type), *filled, moves=not e.get("in_place"))
 
 
 def transpose(e: Emission) -> None:
@@ -119,7 +123,7 @@ def transpose(e: Emission) -> None:
 
 def gather(e: Emission) -> None:
     """Gather: a lookup, or a slice where the indices are constant and the data is not."""
-    if e.context.is_static(e.node.input[1]):
+    if e.is_fixed(1):
         e.layout("slice", e.operand(), moves=False)
         return
     shape = e.shape()

@@ -33,6 +33,13 @@ class Emission(Call):
         """Return the graph tensors of inputs."""
         return tuple(self.operand(place) for place in places)
 
+    def is_fixed(self, place: int) -> bool:
+        """Whether an input is constant in every round of a loop; so is one that is not given."""
+        if not self.has(place):
+            return True
+        value = self.context.value(self.node.input[place], self.node)
+        return value.static and not value.counted
+
     def role(self, tensor: str) -> str:
         """Return the role of a graph tensor."""
         return self.context.graph.tensors[tensor].role

@@ -50,7 +50,7 @@ def _places(e: Emission, chosen: Shape) -> tuple[int, int]:
 
 
 def _lookup(e: Emission, params: Gather) -> None:
-    if e.context.is_static(e.node.input[1]):
+    if e.is_fixed(1):
         e.emit(_moved("slice", e.elements), e.operand())
     else:
         e.emit(params, *e.operands(0, 1))
@@ -85,8 +85,7 @@ def tensor_scatter(e: Emission) -> None:
 
 
 def _write(e: Emission, sizes: tuple[int, int, int], *, updates: int, indices: int) -> None:
-    constant = not e.has(indices) or e.context.is_static(e.node.input[indices])
-    if constant and e.get("reduction", "none") == "none":
+    if e.is_fixed(indices) and e.get("reduction", "none") == "none":
         # A slice that is assigned to: both lie side by side, in an order that is known.
         e.emit(_moved("concat", e.elements), *e.operands(0, updates))
         return
@@ -275,7 +274,7 @@ INDEXED_HANDLERS: dict[str, Handler] = by_names(
         "AffineGrid": affine_grid,
         "DeformConv": deform_conv,
         "Resize Upsample": resize,
-        "MaxUnpool Col2Im ReverseSequence": moved,
+        "MaxUnpool Col2Im ReverseSequence carry dynamic_slice dynamic_update": moved,
     }
 )
 """Handlers by operator."""

@@ -1,0 +1,46 @@
+"""Changes of shape and order: what the rounds of a loop slice, write and carry, by hand."""
+
+import pytest
+from emitting import MK2
+
+from ipusim.compiler.lower import lower
+from ipusim.compiler.stacks import load_stack
+from ipusim.workload.graph import Graph, Layout, Op, Tensor
+
+SHARE = 96
+"""Elements of a row on a tile: four vectors of 64 bits for each worker."""
+
+
+def _steps(function, rows):
+    """Supersteps of what moves one row of several."""
+    sizes = {"x": rows if function == "dynamic_slice" else 1, "y": 1}
+    roles = {"x": "input", "y": "output"}
+    tensors = {
+        name: Tensor(name=name, shape=(n, MK2.tiles, SHARE), dtype="float16", role=roles[name])
+        for name, n in sizes.items()
+    }
+    params = Layout(function=function, elements=MK2.tiles * SHARE, moves_data=True)
+    op = Op(name="it", params=params, inputs=("x",), outputs=("y",))
+    graph = Graph(name="alone", tensors=tensors, ops=(op,), inputs=("x",), outputs=("y",))
+    (lowered,) = lower(graph.validate(), MK2, load_stack("sdk-2.4"), host_dtype=None).ops
+    return lowered.steps
+
+
+@pytest.mark.parametrize(
+    ("function", "vertex"),
+    [("dynamic_slice", "DynamicSlice1D"), ("dynamic_update", "DynamicUpdateSlice1D")],
+)
+@pytest.mark.parametrize("rows", [2, 50])
+def test_the_row_of_a_round_is_read_and_written_where_it_lies(function, vertex, rows):
+    (step,) = _steps(function, rows)
+    assert step.vertex == f"popops::{vertex}"
+    assert step.compute_cycles == 25 + 6 * (35 + 24 + 2 * 4)
+    # All tiles wait for the number of the round.
+    assert step.exchange_bytes == 4
+
+
+def test_what_a_round_carries_on_is_copied_twice():
+    aside, on = _steps("carry", 1)
+    assert (aside.exchange_bytes, on.exchange_bytes) == (0, 2 * SHARE)
+    assert aside.copy_cycles >= 2 * SHARE // MK2.memcpy_bytes_per_cycle
+    assert aside.temp_bytes == 2 * SHARE

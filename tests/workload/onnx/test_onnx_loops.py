@@ -1,0 +1,140 @@
+"""What the rounds of a loop slice, carry on and stack, beside what their body computes."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx_single_op import make_model
+
+from ipusim.workload.onnx import from_onnx
+from ipusim.workload.operators.base import name_in_body
+from ipusim.workload.training import training_graphs
+
+TRIPS = 3
+
+
+def _node(kind, inputs, outputs, **given):
+    return helper.make_node(kind, inputs.split(), outputs.split(), **given)
+
+
+def _info(name, kind=TensorProto.FLOAT, shape=None):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _loop(nodes, given="", results="", carried=(), stacked=()):
+    """A loop of a body that reads `xs` from outside, with what it carries and stacks."""
+    body = helper.make_graph(
+        [*nodes, _node("Identity", "go", "on")],
+        "body",
+        [
+            _info("i", TensorProto.INT64, []),
+            _info("go", TensorProto.BOOL, []),
+            *map(_info, given.split()),
+        ],
+        [_info("on", TensorProto.BOOL, []), *map(_info, results.split())],
+    )
+    outputs = [*(f"{name}.last" for name in given.split()), *stacked]
+    loop = helper.make_node("Loop", ["trips", "", *carried], outputs, name="it", body=body)
+    weights = {
+        "trips": np.array(TRIPS),
+        "zero": np.array(0),
+        "one": np.array(1),
+        "first": np.array([1]),
+        "front": np.array([0]),
+        "w": [4, 4],
+    }
+    inputs = {"xs": [TRIPS, 2, 4], "h": [2, 4], "k": [2, 4]}
+    return make_model([loop], inputs, stacked or outputs, weights)
+
+
+def _moves(model):
+    """Functions of what moves data, in order."""
+    ops = from_onnx(model).graph().ops
+    return [op.function or op.kind for op in ops if getattr(op.params, "moves_data", True)]
+
+
+def test_a_computed_state_is_carried_and_one_that_passes_is_not():
+    nodes = [_node("MatMul", "h w", "next"), _node("Add", "next fixed", "sum")]
+    model = _loop(nodes, "h fixed", "sum fixed", ["h", "h"])
+    assert _moves(model) == ["matmul", "add", "carry"] * TRIPS
+
+
+def test_states_that_change_places_are_carried():
+    nodes = [_node("Tanh", "a", "c")]
+    assert _moves(_loop(nodes, "a b", "b c", ["h", "k"])).count("carry") == 2 * TRIPS
+
+
+def test_what_a_body_stacks_is_written_by_its_round_and_joined_in_place():
+    nodes = [_node("Tanh", "h", "next")]
+    model = _loop(nodes, "h", "next next", ["h"], ["all"])
+    graph = from_onnx(model).graph()
+    assert graph.tensors["all"].shape == (TRIPS, 2, 4)
+    assert _moves(model) == ["tanh", "dynamic_update", "carry"] * (TRIPS - 1) + [
+        "tanh",
+        "dynamic_update",
+    ]
+    assert [op.function for op in graph.ops][-1] == "concat"
+
+
+COUNTED = {
+    "row": ([_node("Gather", "xs i", "x", axis=0)], "gather"),
+    "row of a sum": ([_node("Add", "i zero", "k"), _node("Gather", "xs k", "x", axis=0)], "gather"),
+    "row of what is given": ([_node("Gather", "xs zero", "x", axis=0)], None),
+    "slice": (
+        [
+            _node("Unsqueeze", "i front", "low"),
+            _node("Add", "low one", "high"),
+            _node("Slice", "xs low high front", "x"),
+        ],
+        "dynamic_slice",
+    ),
+    "slice of what is given": ([_node("Slice", "xs front first front", "x")], None),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_what_the_round_chooses_is_looked_up(case):
+    nodes, expected = COUNTED[case]
+    moves = _moves(_loop([*nodes, _node("Tanh", "x", "y")], "", "y", (), ["all"]))
+    before = [expected] if expected else []
+    assert moves == [*before, "tanh", "dynamic_update"] * TRIPS
+
+
+def test_a_loop_over_bags_is_one_sum():
+    nodes, _ = COUNTED["slice"]
+    total = _node("ReduceSum", "x front", "y", keepdims=0)
+    assert _moves(_loop([*nodes, total], "", "y", (), ["all"])) == ["sum"]
+
+
+def test_a_number_that_rounds_carry_on_chooses_like_the_round():
+    nodes = [
+        _node("Gather", "xs k", "x", axis=0),
+        _node("Tanh", "x", "y"),
+        _node("Add", "k one", "more"),
+    ]
+    model = _loop(nodes, "k", "more y", ["zero"], ["all"])
+    # The first round has it from outside.
+    assert _moves(model).count("gather") == TRIPS - 1
+
+
+def _scan(**given):
+    nodes = [_node("Add", "state x", "next"), _node("Relu", "next", "out")]
+    sizes = [_info(name, shape=[2, 4]) for name in ("state", "x")]
+    body = helper.make_graph(nodes, "body", sizes, [_info("next"), _info("out")])
+    scan = _node("Scan", "h xs", "last all", body=body, num_scan_inputs=1, **given)
+    return make_model([scan], {"xs": [TRIPS, 2, 4], "h": [2, 4]}, ["last", "all"])
+
+
+def test_a_scan_slices_what_it_scans():
+    moves = _moves(_scan())
+    assert moves[:5] == ["dynamic_slice", "add", "relu", "dynamic_update", "carry"]
+    assert {moves.count(name) for name in moves} == {TRIPS}
+
+
+def test_rounds_have_one_body_and_gradients_go_back_through_all():
+    graph = from_onnx(_loop([_node("MatMul", "h w", "next")], "h", "next", ["h"])).graph()
+    assert len({name_in_body(op.name) for op in graph.ops}) == len(graph.ops) - 2 * (TRIPS - 1)
+    step = training_graphs(graph, loss="mean_squared").micro_batch
+    backward = [op for op in step.ops if op.phase == "backward"]
+    # The gradient of a carried state is carried; what the first round reads needs none.
+    assert [op.function for op in backward].count("carry") == TRIPS
+    assert sum(op.macs for op in backward) == (2 * TRIPS - 1) * graph.macs // TRIPS
