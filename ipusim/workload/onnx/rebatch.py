@@ -15,7 +15,7 @@ import numpy as np
 
 from ipusim.workload.onnx.context import Value
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.shapes import N_ARY, Shape, sized
+from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, Shape, sized
 
 if TYPE_CHECKING:
     from ipusim.workload.onnx.recipes import Parts
@@ -26,6 +26,9 @@ _PLACES = {"Gather": 1, "GatherND": 1, "ScatterND": 1}
 
 _BESIDE = ("Concat", "GatherElements", "ScatterElements", "ScatterND")
 """Operators that need as many items of a constant as of data; others broadcast one."""
+
+_BY_ELEMENT = {*UNARY.split(), *N_ARY.split(), *TRUTHS.split(), "Cast", "Identity"}
+"""Operators whose result is alike along an axis where all that they take is."""
 
 _REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand", "MatMul")
 """Operators that read constants beside every item."""
@@ -38,7 +41,8 @@ class Rebatch:
     Of several axes of one size that may be it, such as one step of one item, the batch is the
     first or, if it comes ``late``, the last. ``within`` says of values whose batch lies inside an
     axis how many positions of the axis are outside of it: of (length x batch, width), the rows of a
-    product, the length. ``repeated`` are results of an Expand, by the constants' shapes before it.
+    product, the length. ``repeated`` are constants known to be alike along axes, by the shapes that
+    they are repeated from.
     """
 
     before: int
@@ -74,10 +78,11 @@ class Rebatch:
         elif p.node.op_type in _PLACES and known:
             # A scatter may write constants into data, or data into a constant.
             data = (p.node.input[0], *p.node.input[2:])
-            if 0 in [self.axis(x, p.shape(x)) for x in data]:
-                self._places(p)
-        if p.node.op_type == "Expand" and p.context.is_static(p.input(0)):
-            self.repeated[p.node.output[0]] = p.shape()
+            at = p.axis(0) if p.node.op_type == "Gather" else 0
+            if at in [self.axis(x, p.shape(x)) for x in data]:
+                self._places(p, at)
+        if known and all(map(p.context.is_static, filter(None, p.node.input))):
+            self._note_alike(p)
         if p.node.op_type in _REPEATED:
             self._repeat(p)
 
@@ -110,22 +115,46 @@ class Rebatch:
         if within[at] > 1:
             self.within[name] = within[at]
 
-    def _places(self, p: Parts) -> None:
+    def _note_alike(self, p: Parts) -> None:
+        """Note a constant that repeats another, looks up alike places, or follows from such."""
+        name, kind = p.node.output[0], p.node.op_type
+        own = self.values[name].shape
+        if kind == "Expand":
+            self.repeated[name] = p.shape()
+        elif kind in ("Gather", "GatherND") and p.axis(0) == p.get("batch_dims", 0) == 0:
+            places = p.context.array(p.node, 1)
+            if places is not None and places.ndim and bool((places == places[:1]).all()):
+                self.repeated[name] = (1, *own[1:])
+        elif own and kind in _BY_ELEMENT:
+            shapes = {x: p.shape(x) for x in p.node.input if x}
+            wide = [
+                x for x, shape in shapes.items() if len(shape) == len(own) and shape[:1] != (1,)
+            ]
+            if wide and all(self._alike(x, p.context.values[x], -len(own)) for x in wide):
+                self.repeated[name] = (1, *own[1:])
+
+    def _places(self, p: Parts, at: int) -> None:
         """Take from every item, or write into it, what constant places take from the first.
 
-        The batch is the first axis. Places are those of a view with strides, or several indices of
-        which the first is the item.
+        The batch is the axis at which places lie. They are those of a view with strides, or several
+        indices of which the first is the item; those of every item are the first item's, moved on.
         """
         own, places = self.values[p.input(0)].shape, p.context.array(p.node, 1)
         several = p.node.op_type != "Gather"
         if places is None or not places.ndim or len(places) % self.before:
             return
-        if len(own) > 1 and not several:
+        if prod(own) != own[at] and not several:
             return
         step = np.eye(1, places.shape[-1], dtype=places.dtype)[0] if several else 1
         first = places[: len(places) // self.before]
-        items = [first + item * (own[0] // self.before) * step for item in range(self.after)]
-        p.node.input[1] = p.context.constant(f"{p.node.output[0]}.places", np.concatenate(items))
+
+        def of_items(count: int) -> np.ndarray:
+            moved = [first + item * (own[at] // self.before) * step for item in range(count)]
+            return np.concatenate(moved)
+
+        if np.array_equal(places, of_items(self.before)):
+            name = f"{p.node.output[0]}.places"
+            p.node.input[1] = p.context.constant(name, of_items(self.after))
 
     def _repeat(self, p: Parts) -> None:
         """Repeat constants that stand beside every item: class tokens, states to start from."""

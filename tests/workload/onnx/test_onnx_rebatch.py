@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx_single_op import make_model
 
 from ipusim.errors import WorkloadError
@@ -170,7 +170,36 @@ def _experts(batch):
     return make_model(nodes, {"x": [batch, 32, 256]}, ["y"], sizes), (32, 256)
 
 
+def _learnt_positions(batch):
+    """Positions that are looked up for every item alike: too many for their values to be known."""
+    nodes = [
+        helper.make_node("Add", ["order", "offset"], ["places"]),
+        helper.make_node("Gather", ["table", "places"], ["looked"]),
+        helper.make_node("Cast", ["looked"], ["rows"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["places", "last"], ["deep"]),
+        helper.make_node("GatherND", ["table", "deep"], ["more"]),
+        helper.make_node("Mul", ["rows", "more"], ["scaled"]),
+        helper.make_node("Add", ["x", "scaled"], ["y"]),
+    ]
+    order = np.broadcast_to(np.arange(64), (batch, 64)).copy()
+    weights = {"table": [80, 128], "order": order, **_numbers(offset=2, last=[-1])}
+    return make_model(nodes, {"x": [batch, 64, 128]}, ["y"], weights), (64, 128)
+
+
+def _flat_mask(batch):
+    """SqueezeBERT's mask of keys is looked up in those of all items side by side."""
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["flat"], axis=0),
+        helper.make_node("Gather", ["flat", "places"], ["found"], axis=1),
+        helper.make_node("Reshape", ["found", "back"], ["y"]),
+    ]
+    places = np.arange(batch * 16).reshape(batch, 1, 1, 16)
+    weights = {"places": places, **_numbers(back=[batch, 1, 1, 16])}
+    return make_model(nodes, {"x": [batch, 16]}, ["y"], weights), (1, 1, 16)
+
+
 NETWORKS = (
+    *(_learnt_positions, _flat_mask),
     *(_experts, _mask, _attention, _resize, _strides, _field),
     *(_shifted, _scattered, _tokens, _token, _states, _rows, _positions),
 )
@@ -209,6 +238,31 @@ def test_constants_that_differ_between_items_stay():
     node = helper.make_node("Add", ["x", "start"], ["y"])
     model = from_onnx(make_model([node], {"x": [3, 4]}, ["y"], {"start": start}))
     with pytest.raises(WorkloadError, match="fixes its batch of 3"):
+        model.graph(6)
+
+
+@pytest.mark.parametrize("kind", ["Gather", "GatherND"])
+def test_what_is_looked_up_for_each_item_on_its_own_stays(kind):
+    places = np.array([[0, 1, 2], [0, 2, 1]])
+    places = places if kind == "Gather" else places[..., None]
+    nodes = [
+        helper.make_node(kind, ["table", "places"], ["rows"]),
+        helper.make_node("Add", ["x", "rows"], ["y"]),
+    ]
+    weights = {"table": [400, 4000], "places": places}
+    model = from_onnx(make_model(nodes, {"x": [2, 3, 4000]}, ["y"], weights))
+    with pytest.raises(WorkloadError, match="fixes its batch of 2"):
+        model.graph(6)
+
+
+def test_places_that_do_not_move_on_with_the_items_stay():
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["z"]),
+        helper.make_node("Gather", ["z", "places"], ["y"]),
+    ]
+    weights = {"places": np.array([[0, 1], [4, 3]]), **_numbers(flat=[-1])}
+    model = from_onnx(make_model(nodes, {"x": [2, 3]}, ["y"], weights))
+    with pytest.raises(WorkloadError, match="fixes its batch of 2"):
         model.graph(6)
 
 
