@@ -5,6 +5,7 @@ graph folds it.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -101,7 +102,12 @@ class _Nodes:
         return tuple(nodes)
 
     def node(self, item: FileNode, position: int) -> Node:
-        """Return a node, its bodies as programs; refuse what onnx does not define."""
+        """Return a node, its bodies as programs; refuse what onnx does not define.
+
+        The names that a ZipMap gives to the scores of classes stay on the host.
+        """
+        if item.op_type == "ZipMap":
+            item = replace(item, op_type="Identity", domain="", given={})
         if item.domain not in _DOMAINS or not onnx.defs.has(item.op_type, item.domain):
             domain = f" of domain {item.domain!r}" if item.domain else ""
             advice = (

@@ -225,6 +225,18 @@ def test_a_real_signal_needs_no_axis_for_that():
     np.testing.assert_allclose(found, onnxruntime_outputs(model, feed)["y"], rtol=1e-4, atol=1e-5)
 
 
+def test_scores_of_classes_need_no_names():
+    nodes = [
+        _node("Softmax", "x", "scores"),
+        _node("ZipMap", "scores", "y", domain="ai.onnx.ml", classlabels_strings=["a", "b", "c"]),
+    ]
+    model = make_model(nodes, {"x": [2, 3]}, ["y"])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    x = noise(2, 3)
+    expected = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    np.testing.assert_allclose(numerics.run(model, x, precision="32.32")["y"], expected, rtol=1e-5)
+
+
 def _suppression():
     """Bounds that are numbers, where onnx writes vectors of one."""
     bounds = {"most": np.array(2), "overlap": np.array(0.3, np.float32)}

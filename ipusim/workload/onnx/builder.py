@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 
 import onnx
 
@@ -184,7 +185,11 @@ def walk(
             raise
     if context.unknown and not allow_unknown:
         raise unsupported(context)
-    for name in contents.outputs:
+    tensors = (visitor.sequences.get(name, [name]) for name in contents.outputs)
+    outputs = tuple(dict.fromkeys(chain.from_iterable(tensors)))
+    # A sequence leaves the graph tensor by tensor.
+    context.contents = replace(contents, outputs=outputs)
+    for name in outputs:
         if name not in context.values:
             if context.unknown:
                 raise unsupported(context, "since it has no shape of what they make")
@@ -205,7 +210,7 @@ def walk(
         raise contents.error(
             "computes nothing from its data inputs", "there is nothing to simulate"
         )
-    graph = context.graph.finish(*[context.operand(name) for name in contents.outputs])
+    graph = context.graph.finish(*[context.operand(name) for name in outputs])
     return graph, context
 
 

@@ -37,6 +37,11 @@ def evaluated(node: onnx.NodeProto, opset: int, given: Mapping[str, Any], label:
 
 def _by_reference(node: onnx.NodeProto, opset: int, given: dict[str, Any]) -> list[Any]:
     """Evaluate a model of one node: operators that are functions of its types need them."""
+    since, attributes = _AS_INPUTS.get(node.op_type, (0, ()))
+    if len(node.input) > 1 and attributes:
+        kept = {name: value for name, value in _given(node).items() if name not in attributes}
+        (node,) = _node(node, node.op_type, list(node.input), **kept)
+        opset = max(opset, since)
     until, newest = _FORMS.get(node.op_type, (0, _as_it_is))
     nodes = newest(node, given) if opset < until else [node]
     graph = helper.make_graph(
@@ -194,6 +199,20 @@ def _pad(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
     given[x], given[pads] = given[x][tuple(window)], np.maximum(given[pads], 0)
     return [node]
 
+
+_AS_INPUTS: dict[str, tuple[int, tuple[str, ...]]] = by_names(
+    {
+        "Slice": (10, ("starts", "ends", "axes", "steps")),
+        "TopK": (10, ("k",)),
+        "Clip": (11, ("min", "max")),
+        "Pad": (11, ("pads", "value")),
+        "Split": (13, ("split",)),
+        "Squeeze Unsqueeze ReduceSum": (13, ("axes",)),
+        "ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare "
+        "ReduceLogSum ReduceLogSumExp": (18, ("axes",)),
+    }
+)
+"""Since which operator set attributes are inputs; files and recipes have these before, too."""
 
 _FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto]]]] = by_names(
     {

@@ -15,6 +15,7 @@ from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
 from ipusim.workload.graph import Gather, MatMul, Norm, Softmax
 from ipusim.workload.onnx import from_onnx
+from ipusim.workload.onnx.reference import evaluated
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
@@ -283,6 +284,42 @@ def test_layout_operators():
     assert graph.ops[5].inputs == ("f",)
     assert graph.tensors["out"].shape == (2, 18)
     assert graph.macs == 0
+
+
+AS_INPUTS = {
+    "Slice": ({"starts": [1], "ends": [3], "axes": [1]}, lambda x: [x[:, 1:3]]),
+    "Split": ({"split": [1, 2]}, lambda x: [x[:1], x[1:]]),
+    "TopK": ({"k": [2]}, lambda x: [x[:, :1:-1], np.array([[3, 2]] * 3)]),
+    "ReduceSum": ({"axes": [1]}, lambda x: [x.sum(1, keepdims=True)]),
+    "ReduceMax": ({"axes": [1]}, lambda x: [x.max(1, keepdims=True)]),
+    "Unsqueeze": ({"axes": [0]}, lambda x: [x[None]]),
+    "Pad": ({"pads": [0, 1, 0, 0]}, lambda x: [np.pad(x, ((0, 0), (1, 0)))]),
+    "Clip": ({"min": np.float32(2), "max": np.float32(5)}, lambda x: [x.clip(2, 5)]),
+}
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("opset", [7, 9, 18])
+@pytest.mark.parametrize("kind", AS_INPUTS)
+def test_numbers_are_inputs_in_operator_sets_that_have_them_as_attributes(kind, opset, both):
+    numbers, computed = AS_INPUTS[kind]
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    expected = computed(x)
+    outputs = [f"y{place}" for place in range(len(expected))]
+    node = helper.make_node(kind, ["x", *numbers], outputs, **(numbers if both else {}))
+    given = {"x": x, **{name: np.array(value) for name, value in numbers.items()}}
+    for found, wanted in zip(evaluated(node, opset, given, kind), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_sequence_leaves_the_graph_tensor_by_tensor():
+    nodes = [
+        _node("Relu", ["x"], ["a"]),
+        _node("SequenceConstruct", ["a", "b", "a"], ["out"]),
+        _node("Tanh", ["x"], ["b"]),
+    ]
+    graph = _chain([nodes[0], nodes[2], nodes[1]], {"x": ["n", 4]}, ["b", "out"]).graph(2)
+    assert graph.outputs == ("b", "a")
 
 
 def test_transpose_of_unit_axes_is_a_view():
