@@ -18,6 +18,7 @@ import stat
 import sys
 from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper
+from importlib import import_module
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -151,12 +152,16 @@ class Kernel:
     """A function that numba compiles when it is first called, by Python or by another kernel.
 
     To numba it is the dispatcher that it stands for: it has its type (``_numba_type_``), its
-    options and its Python function.
+    options and its Python function. One that `allocates` no arrays does without numba's memory
+    management, which takes as long to set up as the kernels of a plan to load.
     """
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], allocates: bool, options: dict[str, Any]
+    ) -> None:
         update_wrapper(self, function)
         self.py_func = function
+        self._allocates = allocates
         self._options = options
 
     def __call__(self, *arguments: Any) -> Any:
@@ -180,9 +185,12 @@ class Kernel:
         with _LOCK:
             numba, kept = _numba()
             options = self._options | {"cache": False, "no_cfunc_wrapper": True} | inner
-            dispatcher = numba.njit(self.py_func, **options)
+            dispatcher = numba.njit(self.py_func, _nrt=self._allocates, **options)
             if self._options.get("cache") and not numba.config.DISABLE_JIT:
-                dispatcher._cache = kept(self.py_func, bool(inner))
+                dispatcher._cache = kept(self, bool(inner))
+                # No kernel needs the extensions of numba that may be installed: to look for them
+                # is to read what every package says of itself.
+                dispatcher._compilation_chain_init_hook = lambda: None
             return dispatcher
 
     def __getattr__(self, name: str) -> Any:
@@ -191,11 +199,16 @@ class Kernel:
         return getattr(self._dispatcher, name)
 
 
-def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Declare a kernel as numba's own decorator does; ``cache=True`` keeps its code on disk."""
+def njit(
+    function: Callable[..., Any] | None = None, *, allocates: bool = False, **options: Any
+) -> Any:
+    """Declare a kernel as numba's own decorator does; ``cache=True`` keeps its code on disk.
+
+    A kernel that makes arrays, or calls one that does, says that it `allocates`.
+    """
     if function is None:
-        return lambda given: Kernel(given, options)
-    return Kernel(function, options)
+        return lambda given: Kernel(given, allocates, options)
+    return Kernel(function, allocates, options)
 
 
 @cache
@@ -207,15 +220,6 @@ def _numba() -> tuple[Any, Any]:
     from numba.core.compiler import CompileResult
     from numba.core.runtime import rtsys
     from numba.core.serialize import dumps
-    from numba.np import linalg
-
-    # Numba loads all of scipy.linalg to learn whether it is there, which takes as long as numba
-    # itself; no kernel uses it and it is a dependency of this package.
-    asked, linalg.ensure_blas = linalg.ensure_blas, lambda: None
-    try:
-        import numba.np.arraymath
-    finally:
-        linalg.ensure_blas = asked
 
     class Uncollected(event.Listener):
         """Looks for no garbage while kernels are compiled: that takes a sixth of the time."""
@@ -238,18 +242,20 @@ def _numba() -> tuple[Any, Any]:
     class Kept(NullCache):
         """Compiled code of one function, a file for each signature and processor."""
 
-        def __init__(self, function: Callable[..., Any], inner: bool) -> None:
-            code = function.__code__
-            self._of = (function.__module__, function.__qualname__, code.co_firstlineno, inner)
+        def __init__(self, kernel: Kernel, inner: bool) -> None:
+            line = kernel.py_func.__code__.co_firstlineno
+            self._of = (kernel.__module__, kernel.__qualname__, line, inner)
+            self._allocates = kernel._allocates
 
         def _path(self, signature: Any, codegen: Any) -> Path:
             made_by = numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple()
             return kept_path("kernels", source_digest(), repr((*self._of, str(signature), made_by)))
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
-            # What is compiled already needs numba's memory management only: a context that is
+            # What is compiled already needs numba's memory management at most: a context that is
             # refreshed loads all types and functions that a compilation might ask for.
-            rtsys.initialize(target_context)
+            if self._allocates:
+                rtsys.initialize(target_context)
             payload = read_kept(self._path(sig, target_context.codegen()))
             if payload is not None:
                 try:
@@ -257,6 +263,7 @@ def _numba() -> tuple[Any, Any]:
                 except Exception:  # noqa: BLE001  whatever it is, compiling anew mends it
                     pass
             _announce()
+            _import_array_functions()
             return None
 
         def save_overload(self, sig: Any, cres: Any) -> None:
@@ -264,6 +271,22 @@ def _numba() -> tuple[Any, Any]:
                 write_kept(self._path(sig, cres.library.codegen), dumps(cres._reduce()))
 
     return numba, Kept
+
+
+@cache
+def _import_array_functions() -> None:
+    """Import what compiling needs, but not all of scipy.linalg.
+
+    Numba loads that to learn whether it is there, which takes as long as numba itself; no kernel
+    uses it and it is a dependency of this package.
+    """
+    from numba.np import linalg
+
+    asked, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+    try:
+        import_module("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = asked
 
 
 @cache

@@ -6,7 +6,7 @@ The records are those of `record`, one each for forward, data gradient and weigh
 import numpy as np
 
 from ipusim.compiler.convolution.cost import conv_cost
-from ipusim.compiler.convolution.record import EVERY, UNBOUNDED
+from ipusim.compiler.convolution.record import EVERY, ONE, UNBOUNDED
 from ipusim.compiler.convolution.search import keep_split, next_serial_split, next_split
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.kernel_cache import njit
@@ -35,13 +35,13 @@ def joint_search(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) 
         fill_copies(problems[at], vertices[at], works[at])
     found = False
     work, totals, tiles = works[0], works[0].totals, problems[0].tiles
-    serial, grains = 1, totals.out_grains
+    serial, grains = ONE, totals.out_grains
     while serial <= grains:
-        groups = 1
+        groups = ONE
         while groups <= min(totals.group_grains, tiles):
-            depth = 1
+            depth = ONE
             while depth <= min(totals.in_grains, tiles // groups):
-                field = 1
+                field = ONE
                 while field <= min(totals.last_grains, tiles // (groups * depth)):
                     fill_joint_splits(works, serial, groups, depth, field)
                     work.evaluations += 1

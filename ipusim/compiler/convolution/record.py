@@ -71,6 +71,7 @@ WORK = integers(
 UNBOUNDED = 1 << 60
 # Typed: for a literal, numba would compile every function that gets it a second time.
 NOTHING = np.int64(0)
+ONE = np.int64(1)
 EVERY = np.bool_(False)
 
 _EMPTY = np.zeros(1, WORK)

@@ -35,7 +35,7 @@ def padded(depth: int) -> int:
     return -(-depth // PASS_DEPTH) * PASS_DEPTH
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=True)
 def accumulate(
     a: np.ndarray,
     b: np.ndarray,
@@ -95,7 +95,7 @@ def _store(
     round_part(partials, mode, base, row_salt)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=True)
 def product(
     a: np.ndarray, b: np.ndarray, out: np.ndarray, rounding: Rounding, corner: tuple[int, int]
 ) -> None:

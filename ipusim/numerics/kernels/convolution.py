@@ -93,7 +93,7 @@ class _Walk(NamedTuple):
     groups: int
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=True)
 def _convolve_range(x, table, walk, rounding, out, start, stop):
     order, step, (rows, columns), groups = walk
     positions = rows * columns
@@ -170,7 +170,7 @@ def mirrored(weights: np.ndarray, groups: int) -> np.ndarray:
     return turned.reshape(groups * inner, outer // groups, *kernel)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=True)
 def _weight_range(x, gradient, reads, rounding, partial, start, stop):
     """Add up one block of samples; `partial` is (block, output channel, weights of a channel).
 

@@ -10,7 +10,7 @@ from ipusim.numerics.kernels.threads import over_ranges, writable
 _ROWS = 128  # rows of one product that one thread works on at a time
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=True)
 def _multiply_range(a, b, flips, rounding, out, start, stop):
     flip_a, flip_b = flips
     rows, columns = out.shape[1:]

@@ -23,7 +23,7 @@ def _round_row(row, mode, key, salt, stage):
     round_part(row, mode, random_bits(stage, key, salt), salt)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=True)
 def _softmax_range(x, rounding, start, stop):
     mode, key, salt = rounding
     one = np.empty(1, np.float32)
@@ -49,7 +49,7 @@ def _softmax_range(x, rounding, start, stop):
         _round_row(row, mode, row_key, salt, _STAGES[3])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, allocates=True)
 def _gradient_range(y, gradient, out, rounding, start, stop):
     mode, key, salt = rounding
     one = np.empty(1, np.float32)
