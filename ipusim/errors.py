@@ -59,6 +59,12 @@ def unknown_name(kind: str, value: object, names: Iterable[str]) -> UnknownNameE
     return UnknownNameError(message + "?")
 
 
+def check_name(kind: str, value: object, names: Iterable[str]) -> None:
+    """Raise UnknownNameError for what is none of the names, to the letter."""
+    if value not in (valid := list(names)):
+        raise unknown_name(kind, value, valid)
+
+
 def resolve_name(
     kind: str, value: object, names: Iterable[str], aliases: dict[str, str] | None = None
 ) -> str:

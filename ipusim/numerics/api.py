@@ -89,8 +89,8 @@ def run(
     ------
     WorkloadError
         If an operator is not supported, or inputs or weights do not fit.
-    ConfigError
-        If the arithmetic is unknown.
+    UnknownNameError, ConfigError
+        If there is no such arithmetic, input or weight, or it contradicts itself.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipusim.errors import ConfigError
+from ipusim.errors import ConfigError, check_name
 from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES
 from ipusim.numerics.kernels.rounding import (
     NEAREST,
@@ -46,15 +46,9 @@ class ArithmeticOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.precision not in _DEFAULT_PARTIALS:
-            raise ConfigError(
-                f"Precision {self.precision!r} is not one of what is computed here; choose one of "
-                f"{', '.join(_DEFAULT_PARTIALS)}."
-            )
-        if self.partials not in (None, *PARTIALS):
-            raise ConfigError(
-                f"Partials {self.partials!r} are unknown; choose one of {', '.join(PARTIALS)}."
-            )
+        check_name("precision of numerics", self.precision, _DEFAULT_PARTIALS)
+        if self.partials is not None:
+            check_name("partials type", self.partials, PARTIALS)
         if self.partials == "half" and self.precision == "32.32":
             raise ConfigError(
                 "Partials 'half' need half operands; choose 'float' or precision '16.16'."

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from ipusim.errors import WorkloadError
+from ipusim.errors import WorkloadError, check_name
 from ipusim.workload.operators.base import Attributes
 
 Arrays = Sequence[np.ndarray | None]
@@ -61,11 +61,7 @@ class Program:
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the inputs, checked, as arrays of the types that numerics computes with."""
         for name in inputs:
-            if name not in self.inputs:
-                raise WorkloadError(
-                    f"Input {name!r} is unknown to {self.name!r}; its inputs are "
-                    f"{', '.join(self.inputs)}."
-                )
+            check_name(f"input of {self.name!r}", name, self.inputs)
         checked = {}
         for name in self.inputs:
             if name not in inputs:
@@ -99,8 +95,7 @@ class Program:
         shapes.update(self.parameters)
         merged = dict(self.values)
         for name, given in weights.items():
-            if name not in shapes:
-                raise WorkloadError(f"Weight {name!r} is unknown to {self.name!r}; leave it out.")
+            check_name(f"weight of {self.name!r}", name, shapes)
             array = np.asarray(given)
             if array.shape != tuple(shapes[name]):
                 raise WorkloadError(

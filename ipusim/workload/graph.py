@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ipusim.errors import ConfigError, WorkloadError
+from ipusim.errors import WorkloadError, check_name
 from ipusim.workload.operators.alignment_loss import AlignmentLoss
 from ipusim.workload.operators.base import DTYPE_BYTES, Attributes, Op, Tensor, changed
 from ipusim.workload.operators.conv import Conv
@@ -175,10 +175,7 @@ class Graph:
         stay as they are, and so do fixed ones. A cast between types that became equal turns into an
         identity that moves nothing.
         """
-        if precision not in PRECISIONS:
-            raise ConfigError(
-                f"Precision {precision!r} is unknown; choose one of {', '.join(PRECISIONS)}."
-            )
+        check_name("precision", precision, PRECISIONS)
         activations, weights = PRECISIONS[precision]
         tensors = {}
         fixed = frozenset(self.fixed)

@@ -97,7 +97,9 @@ class Model:
         Raises
         ------
         ConfigError
-            If the micro-batch is not a positive whole number or the precision is unknown.
+            If the micro-batch is not a positive whole number.
+        UnknownNameError
+            If there is no such precision.
         WorkloadError
             If the model cannot be built at this micro-batch.
         """

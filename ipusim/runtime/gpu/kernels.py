@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ipusim.errors import ConfigError, DataError, WorkloadError, resolve_name
+from ipusim.errors import DataError, WorkloadError, check_name, resolve_name
 from ipusim.machine.constants import Sourced
 from ipusim.machine.gpu import GPU_PRECISIONS
 from ipusim.workload.graph import Conv, Elementwise, Gather, Graph, Layout, MatMul, Norm, Softmax
@@ -292,8 +292,7 @@ def step_kernels(
     other operand and the incoming gradient again. The first convolution has no data gradient.
     Additions pass their gradient on without a kernel. Dropout runs in training only.
     """
-    if mode not in GPU_MODES:
-        raise ConfigError(f"Mode {mode!r} is unknown: use one of {', '.join(GPU_MODES)}.")
+    check_name("mode", mode, GPU_MODES)
     if any(op.phase != "forward" for op in graph.ops):
         raise WorkloadError(
             f"Graph {graph.name!r} already holds a training step: give its forward graph."

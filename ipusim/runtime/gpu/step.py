@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ipusim.errors import ConfigError, UnknownNameError, normalise_name, unknown_name
+from ipusim.errors import (
+    ConfigError,
+    UnknownNameError,
+    check_name,
+    normalise_name,
+    unknown_name,
+)
 from ipusim.machine.constants import aliases, load, names
 from ipusim.machine.gpu import GPU_PRECISIONS, Gpu, GpuNode
 from ipusim.runtime.calibration import Fitted, calibration
@@ -220,10 +226,7 @@ def simulate_gpu(
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= most:
         raise ConfigError(f"gpus = {gpus!r} must be a whole number from 1 to {most} on {where}.")
     size = check_micro_batch(batch)
-    if precision not in GPU_PRECISIONS:
-        raise ConfigError(
-            f"Precision {precision!r} is unknown: use one of {', '.join(GPU_PRECISIONS)}."
-        )
+    check_name("precision", precision, GPU_PRECISIONS)
     board.matmul_flops_per_s(precision)  # says so where the board lacks the precision
     stack = load(GpuStack, framework)
     fitted = calibration().gpu.get(stack.name, Fitted())  # nothing without rows

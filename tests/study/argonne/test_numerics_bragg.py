@@ -317,13 +317,13 @@ def test_bad_options_are_one_sentence(peaks):
         (lambda: replace(TINY, batch=64), "Batch 64 is larger than the data set of 40 peaks"),
         (lambda: replace(TINY, steps=0), "steps is 0"),
         (lambda: replace(TINY, learning_rate=2.0), "learning_rate is 2.0"),
-        (lambda: ArithmeticOptions(precision="8.8"), "Precision '8.8' is not one of"),
-        (lambda: ArithmeticOptions(partials="single"), "Partials 'single' are unknown"),
+        (lambda: ArithmeticOptions(precision="8.8"), "Unknown precision .* '8.8'"),
+        (lambda: ArithmeticOptions(partials="single"), "Unknown partials type 'single'"),
         (lambda: ArithmeticOptions(precision="32.32", partials="half"), "need half operands"),
         (lambda: TrainingOptions(schedule=TINY, loss_scale=0), "Loss scale 0"),
         (lambda: train(peaks, schedule={"train_peaks": 500}), "wants 500 peaks"),
     ):
-        with pytest.raises(ConfigError, match=message) as caught:
+        with pytest.raises((ConfigError, UnknownNameError), match=message) as caught:
             make()
         assert str(caught.value).count(". ") == 0
 

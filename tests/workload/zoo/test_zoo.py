@@ -211,7 +211,7 @@ def test_models_can_be_sent_to_workers():
 
 
 def test_bad_precision():
-    with pytest.raises(ConfigError, match="16.16, 16.32, 32.32"):
+    with pytest.raises(UnknownNameError, match="16.16, 16.32, 32.32"):
         zoo.resnet18().graph(precision="8.8")
 
 

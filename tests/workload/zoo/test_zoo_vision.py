@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from ipusim.errors import WorkloadError
+from ipusim.errors import UnknownNameError
 from ipusim.files import data_dir
 from ipusim.workload import zoo
 from ipusim.workload.graph import Gather, Graph, MatMul, Softmax
@@ -246,7 +246,7 @@ def test_activations_are_what_frameworks_write(activation, functions):
     assert [op.function for op in graph.ops if op.name.startswith("act")] == functions
     gradients = training_graphs(graph, loss="mean_squared").micro_batch
     assert "fc.weight_gradient" in _names(gradients)
-    with pytest.raises(WorkloadError, match="one of gelu, erf_gelu, quick_gelu"):
+    with pytest.raises(UnknownNameError, match="valid names: gelu, erf_gelu, quick_gelu"):
         Shape(hidden=8, heads=1, feed_forward=8, activation="relu")
 
 

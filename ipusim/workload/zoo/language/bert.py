@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ipusim.errors import WorkloadError
+from ipusim.errors import WorkloadError, check_name
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.transformer import (
@@ -35,7 +35,6 @@ LOSSES = {
 }
 """What each head is trained with; pre-training counts the words and the pairs that are right, in
 PopART, PyTorch and TensorFlow 1 (graphcore/examples v2.4.0, applications/*/bert)."""
-HEADS = tuple(LOSSES)
 OWN_SETTINGS = ("masked_tokens", "vocabulary", "packed")
 FACTS = {"family": "bert", "source": "arXiv 1810.04805, as in Hugging Face transformers"}
 
@@ -64,8 +63,7 @@ class Config:
                 f"Sequence length {self.tokens} of a BERT must be at least 1 and at most "
                 f"{POSITIONS}, the positions that it learns."
             )
-        if self.head not in HEADS:
-            raise WorkloadError(f"Head {self.head!r} of a BERT must be one of {', '.join(HEADS)}.")
+        check_name("head of a BERT", self.head, LOSSES)
         for what, number in (("masked tokens", self.masked_tokens), ("sequences", self.packed)):
             if not 1 <= number <= self.tokens:
                 raise WorkloadError(

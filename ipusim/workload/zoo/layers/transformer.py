@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ipusim.errors import WorkloadError
+from ipusim.errors import WorkloadError, check_name
 from ipusim.workload.layers import GraphBuilder
 
 ACTIVATIONS: dict[str, dict[str, str]] = {
@@ -52,11 +52,7 @@ class Shape:
     head_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise WorkloadError(
-                f"Activation {self.activation!r} of a transformer must be one of "
-                f"{', '.join(ACTIVATIONS)}."
-            )
+        check_name("activation of a transformer", self.activation, ACTIVATIONS)
         if self.hidden % self.heads:
             raise WorkloadError(
                 f"Hidden size {self.hidden} of a transformer must be a multiple of its "
