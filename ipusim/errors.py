@@ -3,7 +3,6 @@
 Every message is one sentence: what was given, what would have been valid, what to do.
 """
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -42,6 +41,8 @@ def normalise_name(name: object) -> str:
 
 def nearest_name(value: object, names: Iterable[str]) -> str:
     """Return the valid name most similar to what was given; the earliest wins a tie."""
+    import difflib  # seldom asked
+
     key = normalise_name(value)[:200]  # what is no name at all may be a text of megabytes
     return max(
         names, key=lambda name: difflib.SequenceMatcher(None, key, normalise_name(name)).ratio()

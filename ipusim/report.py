@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import json
 import math
@@ -519,9 +518,11 @@ class Report:
         return "\n".join(f"{name:>11}  {value}" for name, value in lines)
 
     def _repr_html_(self) -> str:
+        from html import escape  # here and below: a number needs it not
+
         cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:left'>{escape(value)}</td></tr>"
             for name, value in self.summary()
         )
         phases, kinds = self._where().values()
@@ -542,8 +543,10 @@ def _known(value: float) -> float | None:
 
 def _bars(caption: str, shares: list[tuple[str, float]]) -> str:
     """Return an HTML table with one bar per share in percent."""
+    from html import escape
+
     rows = "".join(
-        f"<tr><td style='text-align:left'>{html.escape(name)}</td><td style='text-align:left'>"
+        f"<tr><td style='text-align:left'>{escape(name)}</td><td style='text-align:left'>"
         "<div style='background:#0072B2;height:0.8em;display:inline-block;"
         f"width:{2 * share:.1f}px'></div> {share:.1f} %</td></tr>"
         for name, share in shares
