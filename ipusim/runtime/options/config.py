@@ -87,6 +87,11 @@ def _refuse_what_has_no_meaning(asked: dict[str, Any], mode: str, phases: int) -
                 f"The option {name} = {value!r} has no meaning in the mode {mode!r}: leave it out, "
                 f"or use the mode {option.mode!r}."
             )
+        if option.needs and not asked.get(option.needs):
+            raise ConfigError(
+                f"The option {name} = {value!r} has no meaning without {option.needs}: leave it "
+                f"out, or turn {option.needs} on."
+            )
         if option.group == PHASES and phases == 1:
             raise ConfigError(
                 f"The option {name} = {value!r} has no meaning without phases: give phases, 2 or "
@@ -141,30 +146,15 @@ def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
         values["running_mean"] = asked.get("running_mean", means)
         values["optimizer_state"] = asked.get("optimizer_state", off_chip)
         values["replicated_tensor_sharding"] &= replicas > 1
-        _check_sharding(asked)
         least = asked.get("least_sharded_elements", framework.least_sharded_elements)
         values["least_sharded_elements"] = least
         values["sharding_domain"] = asked.get("sharding_domain", replicas)
 
 
-def _check_sharding(asked: dict[str, Any]) -> None:
-    for name in ("least_sharded_elements", "sharding_domain"):
-        if name in asked and not asked.get("replicated_tensor_sharding"):
-            raise ConfigError(
-                f"The option {name} = {asked[name]!r} has no meaning without sharded weights: "
-                "leave it out, or turn replicated_tensor_sharding on."
-            )
-
-
 def _io_tiles(stack: Stack, values: dict[str, Any]) -> int:
     """Return the tiles that only transfer: 0 without overlap."""
-    tiles, in_flight = values["io_tiles"], values["batches_in_flight"]
+    in_flight = values["batches_in_flight"]
     if not values["overlap_io"]:
-        if tiles is not None:
-            raise ConfigError(
-                f"The option io_tiles = {tiles!r} has no meaning without overlapped transfers: "
-                "leave it out, or turn the overlap on."
-            )
         return 0
     if in_flight < 2:
         raise ConfigError(
@@ -172,7 +162,7 @@ def _io_tiles(stack: Stack, values: dict[str, Any]) -> int:
             "because overlapped transfers keep at least 2 batches in flight: give 2 or more, or "
             "turn the overlap off."
         )
-    return tiles or stack.io_tiles or MIN_IO_TILES
+    return values["io_tiles"] or stack.io_tiles or MIN_IO_TILES
 
 
 def _check_float8(config: RunConfig) -> None:
@@ -241,12 +231,12 @@ def _check_phases(config: RunConfig) -> None:
             f"The option phase_liveness = {config.phase_liveness!r} spaces phases out, which needs "
             f"ipus_per_replica = 1: use that, or {' or '.join(LIVENESS[:2])}."
         )
-    streams = machine.streaming_memory_bytes_per_machine
-    if config.off_chip and not streams:
+    off_chip = sorted(config.off_chip)
+    off_chip += ["optimizer_state"] if config.optimizer_state == "off_chip" else []
+    if off_chip and not machine.streaming_memory_bytes_per_machine:
         raise ConfigError(
-            f"{machine.name} has no Streaming Memory for the "
-            f"{' and '.join(sorted(config.off_chip))} of phases: use another system, such as "
-            "IPU-M2000."
+            f"{machine.name} has no Streaming Memory for the {' and '.join(off_chip)} of phases: "
+            "keep them on_chip, or use another system, such as IPU-M2000."
         )
     if not config.training:
         return
@@ -260,9 +250,4 @@ def _check_phases(config: RunConfig) -> None:
         raise ConfigError(
             f"The option micro_batches_per_phase = {at_once} does not divide a gradient "
             f"accumulation of {accumulation}: use a divisor of it."
-        )
-    if config.optimizer_state == "off_chip" and not streams:
-        raise ConfigError(
-            f"{machine.name} has no Streaming Memory for the optimiser state of phases: give "
-            "optimizer_state = 'on_chip', or use another system, such as IPU-M2000."
         )

@@ -141,7 +141,7 @@ class Option:
     The default is None where another option, the stack or the system decides, as `by_default` says.
     `choices` are the names it may have, if not any, and a refusal calls another a `noun`. `mode` is
     the only one that it has a meaning in; `group` is `PHASES` for what has one with phases alone,
-    `STAGES` for what has none with them.
+    `STAGES` for what has none with them. It has none without an option that it `needs`.
     """
 
     name: str
@@ -154,6 +154,7 @@ class Option:
     noun: str = ""
     mode: str = ""
     group: str = BASICS
+    needs: str = ""
 
     @property
     def is_list(self) -> bool:
@@ -294,7 +295,10 @@ class RunConfig:
         TRUTH, "Whether transfers run beside compute, on tiles of their own.", False
     )
     io_tiles: int = _option(
-        TILES, "Tiles for overlapped transfers.", by_default="by default that of the stack"
+        TILES,
+        "Tiles for overlapped transfers.",
+        by_default="by default that of the stack",
+        needs="overlap_io",
     )
     batches_in_flight: float = _option(
         DEPTH,
@@ -411,6 +415,7 @@ class RunConfig:
         "minElementsForReplicatedTensorSharding).",
         by_default="by default as the framework does",
         unit="elements",
+        needs="replicated_tensor_sharding",
     )
     sharding_domain: int | None = _training(
         COUNT,
@@ -418,6 +423,7 @@ class RunConfig:
         "holds the same parts (PopART's shardingDomain).",
         by_default="by default all replicas",
         unit="replicas",
+        needs="replicated_tensor_sharding",
     )
     recompute: str | tuple[str, ...] | None = _training(
         WORDS,

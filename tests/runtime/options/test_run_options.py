@@ -53,7 +53,7 @@ def report():
         ({"partials": "double"}, "half, float"),
         ({"host_dtype": "int4"}, "uint8"),
         ({"overlap_io": True}, "give 2 or more"),
-        ({"io_tiles": 32}, "turn the overlap on"),
+        ({"io_tiles": 32}, "turn overlap_io on"),
         ({"overlap_io": True, "batches_in_flight": 2, "io_tiles": 500}, "give 1 to 192"),
         ({"instances": 3}, "instances = 3 does not divide 2 replicas"),
         ({"instances": 0}, "instances is 0"),
