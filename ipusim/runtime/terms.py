@@ -149,13 +149,12 @@ class Priced:
     """A step at given costs.
 
     `step_s` are the seconds from one step to the next, which its parts add up to, `latency_s` those
-    from request to result, in training the step itself, `fixed_s` what it costs whatever it does.
+    from request to result, in training the step itself.
     """
 
     parts_s: Mapping[str, float]
     step_s: float
     latency_s: float
-    fixed_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,14 +202,14 @@ class Terms:
         step = fsum(parts.values())
         if self.training:
             shown = {name: seconds for name, seconds in parts.items() if seconds}
-            return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=fixed)
+            return Priced(parts_s=shown, step_s=step, latency_s=step)
         # Frameworks take the latency within a run (PopTorch's getLatency), unless that is one step.
         within = step if self.iterations == 1 else step - fixed + costs.step_s
         latency = self.depth * within
         if self.between_s:
             parts["host between runs"] = self.between_s
             step += self.between_s
-        return Priced(parts_s=parts, step_s=step, latency_s=latency, fixed_s=fixed)
+        return Priced(parts_s=parts, step_s=step, latency_s=latency)
 
     def _after_passes(self, update_s: float, costs: FittedCosts) -> dict[str, float]:
         """Return what comes once in a training step, after all micro-batches."""

@@ -36,7 +36,7 @@ def test_a_step_pays_each_cost_as_often_as_its_terms_say(mode):
     extra = costs.step_s + line.exchanges * costs.exchange_cycles / line.clock_hz
     extra += line.reductions * costs.reduction_s + line.collectives * costs.collective_s
     assert paid.step_s - free.step_s == pytest.approx(extra, rel=1e-9)
-    assert paid.fixed_s == costs.step_s
+    assert paid.parts_s["fixed"] == costs.step_s
 
 
 def test_a_step_on_many_machines_pays_collectives():

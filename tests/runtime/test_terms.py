@@ -27,7 +27,7 @@ def test_a_call_from_the_host_is_paid_once_a_step():
     terms, dear = by_hand(training=True), FittedCosts(step_s=1.0)
     assert terms.price(FittedCosts()).step_s == pytest.approx(2.7e-3)
     assert terms.price(dear).step_s == pytest.approx(1 + 2.7e-3)
-    assert terms.price(dear).fixed_s == 1
+    assert terms.price(dear).parts_s["fixed"] == 1
     assert terms.line().step_s(dear) == pytest.approx(1 + 2.7e-3)
 
 
@@ -36,7 +36,7 @@ def test_a_run_of_the_device_is_shared_by_its_iterations():
     for training in (False, True):
         once = by_hand(training=training, iterations=1).price(dear)
         often = by_hand(training=training, iterations=50).price(dear)
-        assert often.fixed_s == pytest.approx(1e-3 + 2e-3)
+        assert often.parts_s["fixed"] == pytest.approx(1e-3 + 2e-3)
         assert once.step_s - often.step_s == pytest.approx(0.1 - 2e-3)
     # within a run no request waits for the next; where a run is one batch, it is that of the call
     batches = {count: by_hand(depth=2, iterations=count).price(dear) for count in (1, 50)}

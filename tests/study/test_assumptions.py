@@ -51,7 +51,7 @@ def test_fitted_constants_are_those_in_use():
     report = ipusim.simulate(
         "resnet18", system="IPU-M2000", stack="sdk-2.4", framework="tensorflow"
     )
-    fixed_us = 1e6 * report.result.fixed_s
+    fixed_us = 1e6 * report.result.parts_s["fixed"]
     assert data.loc["host call per step, tensorflow", "in_use"] == pytest.approx(fixed_us, rel=1e-4)
     in_use = fitted_costs("sdk-2.4", "popart").exchange_cycles
     assert in_use > 0

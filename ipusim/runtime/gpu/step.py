@@ -49,12 +49,10 @@ class GpuReport:
         Boards, and samples per board and step.
     step_s : float
         Seconds per step.
-    compute_s, memory_s : float
-        Kernels bound by arithmetic, and by memory traffic.
-    launch_s : float
-        Gaps between kernels, and the fitted cost of the stack per kernel.
-    all_reduce_s : float
-        The part of the gradient reduction that nothing hides.
+    parts : dict of str to float
+        Seconds of a step by cause, which add up to ``step_s``: "compute" and "memory", of kernels
+        bound by arithmetic and by memory traffic; "launch", gaps between kernels and the fitted
+        cost of the stack per kernel; "all_reduce", what nothing hides of the gradient reduction.
     host_ops : int
         Kernels that the host starts per step.
     tdp_w : float
@@ -71,10 +69,7 @@ class GpuReport:
     gpus: int
     batch: int
     step_s: float
-    compute_s: float
-    memory_s: float
-    launch_s: float
-    all_reduce_s: float
+    parts: dict[str, float]
     host_ops: int
     tdp_w: float
     note: str = ""
@@ -92,16 +87,6 @@ class GpuReport:
     def price_per_item(self, price_per_hour: float) -> float:
         """Return the price of an item where all boards together cost so much per hour."""
         return price_per_item(price_per_hour, self.throughput)
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """Seconds of a step by cause; they add up to ``step_s``."""
-        return {
-            "compute": self.compute_s,
-            "memory": self.memory_s,
-            "launch": self.launch_s,
-            "all_reduce": self.all_reduce_s,
-        }
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {1e3 * part:.3g}" for name, part in self.parts.items())
@@ -253,10 +238,12 @@ def simulate_gpu(
         gpus=gpus,
         batch=size,
         step_s=device.total_s + added + reduced,
-        compute_s=device.compute_s,
-        memory_s=device.memory_s,
-        launch_s=device.gaps_s + added,
-        all_reduce_s=reduced,
+        parts={
+            "compute": device.compute_s,
+            "memory": device.memory_s,
+            "launch": device.gaps_s + added,
+            "all_reduce": reduced,
+        },
         host_ops=device.host_ops,
         tdp_w=gpus * board.tdp_w,
         note="" if board.compared == "yes" else UNCOMPARED.format(board.name),

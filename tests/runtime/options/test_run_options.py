@@ -134,7 +134,8 @@ def test_a_run_of_the_device_has_the_batches_of_the_recipes_one_update_or_what_i
 
 def test_parts_of_a_step_add_up(report):
     result = report.result
-    parts = result.device_s + result.io.work_s + result.io.exposed_s + result.fixed_s
+    fixed = result.parts_s["fixed"]
+    parts = result.device_s + result.io.work_s + result.io.exposed_s + fixed
     assert result.step_s == pytest.approx(max(parts, result.io.sustained_s))
     assert sum(result.parts_s.values()) == pytest.approx(result.step_s)
     assert report.parts["share_percent"].sum() == pytest.approx(100)
