@@ -10,7 +10,7 @@ from ipusim.compiler.memory import live_tensors
 from ipusim.compiler.program import Program
 from ipusim.runtime.calibration import calibration
 from ipusim.runtime.options.spec import OPTIONS
-from ipusim.runtime.replica.partition import homes, part_of
+from ipusim.runtime.replica.partition import part_of
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
 
@@ -231,12 +231,7 @@ def _fullest_part(report: Report) -> tuple[Graph, Program]:
     graph, program = result.graph, result.program
     if not result.stages:
         return graph, program
-    starts = {stage.first_op: stage for stage in result.stages}
-    stage, stage_of = result.stages[0], []
-    for op in graph.ops:
-        if op.phase == "forward":
-            stage = starts.get(op.name, stage)
-            stage_of.append(stage)
-    home = homes(graph)
-    own = [op for op in graph.ops if stage_of[home[op.name]].memory is result.memory]
-    return part_of(graph, {op.name: op for op in program.ops}, own)
+    fullest = [stage for stage in result.stages if stage.memory is result.memory]
+    own = {op.name for stage in fullest for op in stage.ops}
+    ops = [op for op in graph.ops if op.name in own]
+    return part_of(graph, {op.name: op for op in program.ops}, ops)

@@ -30,12 +30,17 @@ class Stage:
     """
 
     ipu: int
-    first_op: str
+    ops: tuple[Op, ...]
     forward_s: float
     backward_s: float
     in_flight: int
     memory: memory.Memory
     streamed_bytes: int = 0
+
+    @property
+    def first_op(self) -> str:
+        """Name of the operator that it begins with."""
+        return self.ops[0].name
 
 
 Held = tuple[memory.Memory, tuple[Stage, ...]]
@@ -185,7 +190,7 @@ class Partitioned:
         return tuple(
             Stage(
                 ipu=ipu,
-                first_op=self._own[stage][0].name,
+                ops=tuple(self.own[stage]),
                 forward_s=forward[stage].seconds,
                 backward_s=backward[stage].seconds,
                 in_flight=self.in_flight[stage],
@@ -195,7 +200,7 @@ class Partitioned:
         )
 
     @cached_property
-    def _own(self) -> list[list[Op]]:
+    def own(self) -> list[list[Op]]:
         """The operators of each stage."""
         own: list[list[Op]] = [[] for _ in self.stage_ipus]
         for op in self.graph.ops:
@@ -204,9 +209,9 @@ class Partitioned:
 
     def _stored(self, stage: int) -> list[Tensor]:
         """Tensors that wait from the forward to the backward pass of a stage."""
-        forward = [op for op in self._own[stage] if op.phase == "forward"]
+        forward = [op for op in self.own[stage] if op.phase == "forward"]
         early = dict.fromkeys(name for op in forward for name in (*op.inputs, *op.outputs))
-        late = {name for op in self._own[stage] if op.phase != "forward" for name in op.inputs}
+        late = {name for op in self.own[stage] if op.phase != "forward" for name in op.inputs}
         waiting = (self.graph.tensors[name] for name in early if name in late)
         return [tensor for tensor in waiting if tensor.role in _FLOWING]
 

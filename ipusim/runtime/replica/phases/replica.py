@@ -231,16 +231,13 @@ def _stages(plan: PhasePlan) -> tuple[Stage, ...]:
     """Return every forward phase with its backward part, in the fuller of the two."""
     memories = phase_memories(plan)
     forward, backward = plan.cut.works
-    first_op: dict[int, str] = {}
-    for op in plan.cut.graph.ops:
-        first_op.setdefault(plan.cut.stage_of[op.name], op.name)
     result = []
     for phase, number in enumerate(plan.forward):
         own: Sequence[int] = tuple(dict.fromkeys((number, *plan.backward[phase : phase + 1])))
         result.append(
             Stage(
                 ipu=plan.cut.stage_ipus[phase],
-                first_op=first_op[phase],
+                ops=tuple(plan.cut.own[phase]),
                 forward_s=forward[phase].seconds,
                 backward_s=backward[phase].seconds,
                 in_flight=plan.micro_batches,
