@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,29 +18,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDINGS = (".csv", ".parquet")
-_INDEX = "row"
 _MANIFEST = "parts.json"
+
+Row = dict[str, Any]
+"""Values by column."""
 
 
 class Parts:
     """Parts of a table, each written whole or not at all; those of another (`what`) are refused.
 
     The parts of a .csv or .parquet file lie in a folder of the same name with ``.parts`` until it
-    is complete; without a file everything stays in memory.
+    is complete, as JSON; without a file everything stays in memory.
     """
 
     def __init__(self, file: str | Path | None, what: str) -> None:
-        self._frames: dict[int, pd.DataFrame] = {}
+        self._rows: dict[int, Row] = {}
         self._file = None if file is None else Path(file)
         self._about = json.dumps({"digest": hashlib.sha256(what.encode()).hexdigest()})
         self._lock: int | None = None
         if self._file is None:
             return
-        self._csv = self._file.suffix == ".csv"
         self._folder = self._file.with_name(f"{self._file.name}.parts")
         if self._file.suffix not in ENDINGS:
             raise ConfigError(f"The table {str(file)!r} must end in .csv or .parquet.")
-        if not self._csv and find_spec("pyarrow") is None:
+        if self._file.suffix == ".parquet" and find_spec("pyarrow") is None:
             raise ConfigError(
                 "A .parquet file needs pyarrow, which is not installed: pip install "
                 "ipusim[cluster], or write .csv."
@@ -96,55 +97,43 @@ class Parts:
             return set()
         return {name for name in names if self._part(name).exists()}
 
-    def keep(self, name: int, frame: pd.DataFrame) -> None:
-        """Keep one part; its index says which rows of the table it is."""
+    def keep(self, name: int, rows: Mapping[int, Row]) -> None:
+        """Keep one part: rows by their place in the table."""
         if self._file is None:
-            self._frames[name] = frame
-            return
-        texts = {
-            column: frame[column].map(_text) for column in frame if frame[column].dtype == object
-        }
-        self._write(self._part(name), frame.assign(**texts).rename_axis(_INDEX).reset_index())
+            self._rows.update(rows)
+        else:
+            self._write(self._part(name), json.dumps(rows).encode())
 
     def table(self, names: Iterable[int]) -> pd.DataFrame:
         """Return the whole table, its rows in order; on disk it takes the place of its parts."""
         import pandas as pd
 
-        if self._file is None:
-            frames = [self._frames[name] for name in names]
-            return pd.concat(frames).sort_index().reset_index(drop=True)
-        frames = [self._read(self._part(name), as_written=True) for name in names]
-        whole = pd.concat(frames, ignore_index=True)
-        order = whole.pop(_INDEX).astype(int).argsort(kind="stable")
-        self._write(self._file, whole.iloc[order])
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return self._read(self._file)
+        rows = self._rows
+        if self._file is not None:
+            parts = (json.loads(self._part(name).read_bytes()) for name in names)
+            rows = {int(place): row for part in parts for place, row in part.items()}
+        frame = pd.DataFrame([rows[place] for place in sorted(rows)])
+        if self._file is not None:
+            texts = {name: frame[name].map(_text) for name in frame if frame[name].dtype == object}
+            self._write(self._file, self._content(frame.assign(**texts)))
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return frame
 
     def _part(self, name: int) -> Path:
-        return self._folder / f"part-{name:06d}{self._file.suffix}"
+        return self._folder / f"part-{name:06d}.json"
 
-    def _write(self, path: Path, frame: pd.DataFrame) -> None:
-        if self._csv:
-            content = frame.to_csv(index=False, lineterminator="\n").encode()
-        else:
-            content = frame.to_parquet(None, engine="pyarrow", index=False)
+    def _content(self, frame: pd.DataFrame) -> bytes:
+        if self._file.suffix == ".csv":
+            return frame.to_csv(index=False, lineterminator="\n").encode()
+        return frame.to_parquet(None, engine="pyarrow", index=False)
+
+    def _write(self, path: Path, content: bytes) -> None:
         try:
             replace_file(path, content)
         except OSError as error:
             raise ConfigError(
                 f"Cannot write {path} ({error.strerror}): make room, then ask again for the rest."
             ) from error
-
-    def _read(self, path: Path, *, as_written: bool = False) -> pd.DataFrame:
-        """Read a table; `as_written` leaves the digits of CSV as they are."""
-        import pandas as pd
-
-        if not self._csv:
-            return pd.read_parquet(path, engine="pyarrow")
-        if as_written:
-            return pd.read_csv(path, dtype=str, keep_default_na=False)
-        # The parser in Python reads every digit, as float() does.
-        return pd.read_csv(path, engine="python", na_values=[""], keep_default_na=False)
 
 
 def _text(value: Any) -> Any:

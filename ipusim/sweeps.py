@@ -247,7 +247,6 @@ def sweep(
     IpuSimError
         With one sentence that says what is wrong.
     """
-    import pandas as pd
     from tqdm.auto import tqdm
 
     question = _asked(model, chip, options, keep_going)
@@ -263,7 +262,7 @@ def sweep(
         left = {task: (question, points) for task, points in tasks.items() if task not in kept}
         with bar:
             for task, rows in _run_all(left, jobs, client):
-                parts.keep(task, pd.DataFrame(rows, index=list(tasks[task])))
+                parts.keep(task, dict(zip(tasks[task], rows, strict=True)))
                 bar.update(len(rows))
         return parts.table(tasks)
 

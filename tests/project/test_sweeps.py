@@ -110,7 +110,7 @@ def test_what_was_ended_goes_on_and_gives_the_same_bytes(
 def test_parts_of_another_question_and_a_second_writer_are_refused(tmp_path):
     file = tmp_path / "table.csv"
     with Parts(file, "one") as parts:
-        parts.keep(0, pd.DataFrame({"a": [1]}))
+        parts.keep(0, {0: {"a": 1}})
         with pytest.raises(ConfigError, match="Another process is writing"), Parts(file, "one"):
             pass
     with pytest.raises(ConfigError, match="parts of another sweep"), Parts(file, "two"):
