@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import matplotlib as mpl
 
+from ipusim.files import TEMPLATES
+
 SVG_SALT = "ipusim"
 """What matplotlib makes its ids of, so that they are the same in every run."""
 
@@ -29,33 +31,12 @@ PHASES: dict[str, dict[str, str]] = {
 }
 """One look per phase of a superstep, in the order in which they follow, in every figure."""
 
-_STYLE = {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "figure.constrained_layout.use": True,
-    "figure.dpi": 100,
-    "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "grid.color": "#E3E6EA",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
-    "svg.fonttype": "path",
-    "svg.hashsalt": SVG_SALT,
-}
-
 
 @contextmanager
 def figure_style() -> Iterator[None]:
     """Draw in the workbook's style, whatever style the caller has set."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
+        mpl.rc_file(TEMPLATES / "figures.mplstyle", use_default_template=False)
+        mpl.rcParams["svg.hashsalt"] = SVG_SALT
         yield
