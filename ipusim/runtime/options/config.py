@@ -226,10 +226,11 @@ def _check_phases(config: RunConfig) -> None:
             f"The option phases = {config.phases} does not go with ipus_per_replica = {size}: "
             "phases run on 1 IPU, or take turns on 2."
         )
-    if size > 1 and config.phase_liveness in LIVENESS[2:]:
+    close = [name for name, distance in LIVENESS.items() if distance == 1]
+    if size > 1 and config.phase_liveness not in close:
         raise ConfigError(
             f"The option phase_liveness = {config.phase_liveness!r} spaces phases out, which needs "
-            f"ipus_per_replica = 1: use that, or {' or '.join(LIVENESS[:2])}."
+            f"ipus_per_replica = 1: use that, or {' or '.join(close)}."
         )
     off_chip = sorted(config.off_chip)
     off_chip += ["optimizer_state"] if config.optimizer_state == "off_chip" else []

@@ -36,13 +36,15 @@ MODES = ("inference", "training")
 HOST_DTYPES = ("uint8", "float16", "float32")
 PARTIALS = ("half", "float")
 PLACES = ("on_chip", "off_chip")
-LIVENESS = (
-    "always_live",
-    "off_chip_after_forward",
-    "off_chip_after_forward_no_overlap",
-    "off_chip_after_each_phase",
-)
-"""PopTorch's `Liveness` (python/enums.py): how long tensors stay on the chip between phases."""
+LIVENESS = {
+    "always_live": 1,
+    "off_chip_after_forward": 1,
+    "off_chip_after_forward_no_overlap": 2,
+    "off_chip_after_each_phase": 4,
+}
+"""PopTorch's `Liveness` (python/enums.py): how long tensors stay on the chip between phases, with
+the distance between the numbers of two phases (graphcore/poptorch@sdk/poptorch/3.3.0:
+popart_compiler/source/Compiler.cpp, setActiveIpu): a gap empties the chip in between."""
 LOAD_SCHEDULES = ("preload", "on_demand")
 """PopART's `ExecutionPhaseIOSchedule`: load in the phase before, or just before the use."""
 STREAMED = ("weights", "activations", "accumulators")
@@ -358,8 +360,8 @@ class RunConfig:
     phase_liveness: str | None = _option(
         NAME,
         "How long tensors stay on the chip.",
-        LIVENESS[0],
-        choices=LIVENESS,
+        "always_live",
+        choices=tuple(LIVENESS),
         noun="phase liveness",
         group=PHASES,
     )

@@ -9,11 +9,10 @@ from ipusim.compiler.program import Program
 from ipusim.compiler.tiles import ceil_div
 from ipusim.errors import ConfigError
 from ipusim.runtime.compile import Compiled
-from ipusim.runtime.options.spec import RunConfig
+from ipusim.runtime.options.spec import LIVENESS, RunConfig
 from ipusim.runtime.replica.partition import Partitioned, partition, updates_by_chip
 from ipusim.runtime.replica.phases.streams import (
     ADJACENT,
-    SPACING,
     Held,
     forward_splits,
     held_tensors,
@@ -78,13 +77,13 @@ class PhasePlan:
     def adjoining(self) -> bool:
         """Whether what a phase needs is loaded at the end of the phase before."""
         preloads = self.config.load_schedule == "preload"
-        return preloads and SPACING[self.config.phase_liveness] == 1
+        return preloads and LIVENESS[self.config.phase_liveness] == 1
 
     @property
     def overlapped(self) -> bool:
         """Whether transfers of other phases run beside a phase."""
         beside = self.chips > 1 or self.config.io_tiles > 0
-        return beside and SPACING[self.config.phase_liveness] == 1
+        return beside and LIVENESS[self.config.phase_liveness] == 1
 
     @property
     def state_off_chip(self) -> bool:

@@ -12,21 +12,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ipusim.runtime.options.spec import RunConfig
+from ipusim.runtime.options.spec import LIVENESS, RunConfig
 from ipusim.workload.graph import Graph, Op
 from ipusim.workload.training import ACCUMULATOR_SUFFIX
 
 ADJACENT = 2
 """Phases over which a tensor stays on the chip, whether chips take turns or not."""
-
-SPACING = {
-    "always_live": 1,
-    "off_chip_after_forward": 1,
-    "off_chip_after_forward_no_overlap": 2,
-    "off_chip_after_each_phase": 4,
-}
-"""Distance between the numbers of two phases (graphcore/poptorch@sdk/poptorch/3.3.0:
-popart_compiler/source/Compiler.cpp, setActiveIpu): a gap empties the chip in between."""
 
 GAP_AFTER_FORWARD = 3
 """Numbers left out between forward and backward phases, which sends off what has to wait."""
@@ -41,7 +32,7 @@ def phase_numbers(
     out (graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/autodiff/gradgrowerop.cpp), so that
     the last phase is one with its backward part if nothing is.
     """
-    forward = tuple(SPACING[liveness] * phase for phase in range(phases))
+    forward = tuple(LIVENESS[liveness] * phase for phase in range(phases))
     count = forward[-1] + 1 + (GAP_AFTER_FORWARD if liveness != "always_live" else 0)
     backward = tuple(2 * count - 2 - number for number in forward) if training else ()
     return forward, backward
