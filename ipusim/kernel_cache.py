@@ -56,6 +56,7 @@ PREDICTING_DATA = (
 )
 """The data that it reads; how a published row was run is part of a question."""
 
+_SOURCES = (".py", ".css", ".j2", ".mplstyle")
 _PRIVATE = 0o700
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _LOCK = RLock()
@@ -64,7 +65,7 @@ _LOCK = RLock()
 @cache
 def source_digest(sources: tuple[str, ...] = KERNEL_SOURCES) -> str:
     """Return a digest of modules and packages, by default those that kernels are made from."""
-    return _digest(Path(__file__).parent, sources, ".py")
+    return _digest(Path(__file__).parent, sources, _SOURCES)
 
 
 def state_digest(sources: tuple[str, ...] = PREDICTING_SOURCES) -> str:
@@ -74,17 +75,17 @@ def state_digest(sources: tuple[str, ...] = PREDICTING_SOURCES) -> str:
 
 @cache
 def _state_digest(sources: tuple[str, ...], data: Path) -> str:
-    return _digest(data, PREDICTING_DATA, "", source_digest(sources))
+    return _digest(data, PREDICTING_DATA, ("",), source_digest(sources))
 
 
-def _digest(root: Path, names: tuple[str, ...], suffix: str, begin: str = "") -> str:
+def _digest(root: Path, names: tuple[str, ...], endings: tuple[str, ...], begin: str = "") -> str:
     """Return a digest of files and of those that folders hold, all named relative to `root`."""
     digest = hashlib.sha256(begin.encode())
     for name in names:
         place = str(root / name)
         # Every answer waits for this; to walk takes half as long as to ask Path for all files.
         held = (f"{at}/{one}" for at, _, ones in os.walk(place) for one in ones)
-        for path in sorted(one for one in held if one.endswith(suffix)) or [place]:
+        for path in sorted(one for one in held if one.endswith(endings)) or [place]:
             digest.update(os.path.relpath(path, root).encode() + Path(path).read_bytes())
     return digest.hexdigest()[:16]
 

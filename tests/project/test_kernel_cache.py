@@ -46,7 +46,11 @@ def test_the_digest_follows_the_sources(tmp_path, monkeypatch):
     shutil.copytree(Path(ipusim.__file__).parent, copy)
     monkeypatch.setattr(kernel_cache, "__file__", str(copy / "kernel_cache.py"))
     digest = kernel_cache.source_digest.__wrapped__
-    before = digest()
+    before, whole = digest(), digest(("",))
+    assert digest() == before
+    style = copy / "templates" / "figures.mplstyle"
+    style.write_text(style.read_text() + "# changed\n")
+    assert digest(("",)) != whole
     assert digest() == before
     changed = copy / "compiler" / "convolution" / "search.py"
     changed.write_text(changed.read_text() + "# changed\n")
