@@ -78,7 +78,9 @@ def plan_network(model: str, micro_batch: int, chip: str, stack: str) -> Callabl
 
     def task() -> None:
         planner.forget_plans()
-        planner.plan_ahead(shapes, target, rules)
+        with planner.planned_ahead(shapes, target, rules):
+            for shape in shapes:
+                planner.plan(shape, target, rules)
 
     return task
 

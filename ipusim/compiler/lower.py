@@ -13,7 +13,7 @@ arrive from the host, and parameters, are laid out for their consumer.
 from collections.abc import Mapping
 
 from ipusim.compiler.emitter import DEFAULT_GROUPING, Emitter, Placed, TensorLayout
-from ipusim.compiler.operators.conv import plan_convolutions
+from ipusim.compiler.operators.conv import convolutions_planned
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.state import LoweringState, lower_op
@@ -42,9 +42,9 @@ def lower(
     """
     rules = stack.planner_rules(partials, available_memory_proportion)
     state = LoweringState(graph, chip, stack, rules, dict(layouts or {}))
-    plan_convolutions(state)
-    ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
-    ops += [lower_op(state, op) for op in graph.ops]
+    with convolutions_planned(state):
+        ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
+        ops += [lower_op(state, op) for op in graph.ops]
     return Program(tuple(ops))
 
 

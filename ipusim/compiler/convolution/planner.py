@@ -9,17 +9,27 @@ References
 poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan, runPlanner).
 """
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd, prod
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
 from ipusim.compiler.convolution.kernel import EXECUTE, NO_SPANS, SEARCH, kernel
 from ipusim.compiler.convolution.params import ConvPass
-from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works
+from ipusim.compiler.convolution.record import (
+    PROBLEM,
+    UNBOUNDED,
+    Cost,
+    Split,
+    empty_works,
+    joined,
+)
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.convolution.transforms import (
     Transform,
@@ -31,16 +41,14 @@ from ipusim.compiler.convolution.windows import windowed_cycles
 from ipusim.compiler.tiles import Runs, ceil_div
 from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.amp import executed_load
-from ipusim.compiler.vertices.conv import AMP, ERA_1_0, ERA_3_3
+from ipusim.compiler.vertices.conv import AMP, ERA_1_0, ERA_3_3, VERTEX
 from ipusim.machine import Chip
 
 __all__ = ["ConvPass", "Plan", "PlannerRules", "forget_plans", "plan"]
 
-Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Problems of all transforms, all their vertex types, and where those of each begin and end."""
-
-Winner = tuple[int, int, np.ndarray]
-"""Numbers of the problem and of the vertex type, and the work of the search."""
+_REMEMBERED = 65536
+_AT_ONCE = 8
+"""Convolutions that are searched at once, without the interpreter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,45 +154,116 @@ def plan(asked: ConvPass, chip: Chip, rules: PlannerRules, *, pruned: bool = Tru
     bound, stacks from 2.0 on double it until a plan fits and at last drop it; 1.0.136 looks for the
     plan with the least temporary memory (runPlanner).
     """
-    return _plan(asked, PlannerChip.of(chip), rules, pruned)
+    key = asked, PlannerChip.of(chip), rules
+    if not pruned:
+        return _planned(_searched(_search_for([asked], *key[1:], pruned=False)), 0, *key)
+    found = _PLANS.get(key)
+    if found is None:
+        if len(_PLANS) >= _REMEMBERED:
+            _PLANS.clear()
+        if key in _AHEAD.get():
+            started, at = _AHEAD.get()[key]
+            search = started.result()
+        else:
+            search, at = _searched(_search_for([asked], *key[1:])), 0
+        found = _PLANS[key] = _planned(search, at, *key)
+    return found
 
 
-def plan_ahead(asked: Iterable[ConvPass], chip: Chip, rules: PlannerRules) -> None:
-    """Plan convolutions side by side, for `plan` to return; errors are left to it, too.
+@contextmanager
+def planned_ahead(asked: Iterable[ConvPass], chip: Chip, rules: PlannerRules) -> Iterator[None]:
+    """Search for plans side by side, and beside what is done with them: `plan` waits for its own.
 
-    A search needs no interpreter, and takes half of the time of a plan: two threads are enough.
+    A search needs no interpreter. Some are made at once, as a thread waits for it between two.
     """
-    pool = ThreadPoolExecutor(2, thread_name_prefix="ipusim-planner")
+    target = PlannerChip.of(chip), rules
+    keys = [(one, *target) for one in dict.fromkeys(asked)]
+    keys = [key for key in keys if key not in _PLANS]
+    pool, ahead = ThreadPoolExecutor(2, thread_name_prefix="ipusim-planner"), {}
+    before = _AHEAD.set(ahead)
     try:
-        wait([pool.submit(plan, one, chip, rules) for one in dict.fromkeys(asked)])
+        for begin in range(0, len(keys), _AT_ONCE):
+            part = keys[begin : begin + _AT_ONCE]
+            search = pool.submit(_searched, _search_for([one for one, *_ in part], *target))
+            ahead |= {key: (search, at) for at, key in enumerate(part)}
+        yield
     finally:
         pool.shutdown(cancel_futures=True)
+        _AHEAD.reset(before)
 
 
 def forget_plans() -> None:
     """Drop every remembered plan, so that the next call plans anew."""
-    _plan.cache_clear()
+    _PLANS.clear()
 
 
-@lru_cache(maxsize=65536)
-def _plan(asked: ConvPass, chip: PlannerChip, rules: PlannerRules, pruned: bool) -> Plan:
-    limit = rules.temporary_bytes(chip.bytes_per_tile)
-    transforms, problems = transformed_problems(asked, chip, rules)
-    vertices, spans = each_once(vertex_types(problems, asked, chip, rules))
-    candidates = problems, vertices, spans
-    found = _best(candidates, limit, False, pruned)
-    within = found is not None
-    if found is None:
-        found = _fall_back(candidates, limit, chip, rules, pruned)
-    at, vertex, work = found
+class _Search(NamedTuple):
+    """Convolutions, a work each, with all transforms, their problems, and vertex types of these.
+
+    `spans` says where the vertex types of each problem begin and end.
+    """
+
+    transforms: list[Transform]
+    problems: np.ndarray
+    vertices: np.ndarray
+    spans: np.ndarray
+    works: np.ndarray
+
+
+_Key = tuple[ConvPass, PlannerChip, PlannerRules]
+
+_PLANS: dict[_Key, Plan] = {}
+_Ahead = Mapping[_Key, tuple[Future[_Search], int]]
+_AHEAD: ContextVar[_Ahead] = ContextVar("searches under way", default=MappingProxyType({}))
+"""The search for a convolution, and which of its works it is."""
+
+
+def _search_for(
+    asked: Sequence[ConvPass], chip: PlannerChip, rules: PlannerRules, *, pruned: bool = True
+) -> _Search:
+    """Return what is to be searched for the plans of some convolutions."""
+    found = [transformed_problems(one, chip, rules) for one in asked]
+    transforms = [transform for transforms, _ in found for transform in transforms]
+    problems = [problems for _, problems in found]
+    types = [
+        vertex
+        for one, those in zip(asked, problems, strict=True)
+        for vertex in vertex_types(those, one, chip, rules)
+    ]
+    works = empty_works(len(asked), rules.temporary_bytes(chip.bytes_per_tile))
+    ends = np.cumsum([len(those) for those in problems])
+    works["first_problem"][1:], works["last_problem"] = ends[:-1], ends - 1
+    works["pruned"] = pruned
+    return _Search(transforms, joined(problems, PROBLEM), *each_once(types), works)
+
+
+def _searched(search: _Search) -> _Search:
+    """Search, with one shared best cost for all transforms and vertex types of a convolution."""
+    kernel(SEARCH, *search[1:])
+    return search
+
+
+def _planned(
+    search: _Search, at: int, asked: ConvPass, chip: PlannerChip, rules: PlannerRules
+) -> Plan:
+    """Return the plan that a search has found for a convolution, one of those it was made for."""
+    work = search.works[at : at + 1]
+    within = _found(work)
+    if not within:
+        work = _fall_back(search, work, chip, rules)
+    problem, vertex = int(work["best_problem"][0]), int(work["best_vertex"][0])
     return executed_plan(
-        transforms[at],
-        problems[at : at + 1],
-        vertices[vertex : vertex + 1],
+        search.transforms[problem],
+        search.problems[problem : problem + 1],
+        joined([search.vertices[vertex : vertex + 1]], VERTEX),
         work,
         within_memory_bound=within,
         spreads_output=defers_dilation(asked),
     )
+
+
+def _found(work: np.ndarray) -> bool:
+    return int(work["best_cycles"][0]) < UNBOUNDED
 
 
 def executed_plan(
@@ -263,23 +342,27 @@ def partials_of(problem: np.ndarray, vertex: np.ndarray, work: np.ndarray) -> Ru
 
 
 def _fall_back(
-    candidates: Candidates, limit: int, chip: PlannerChip, rules: PlannerRules, pruned: bool
-) -> Winner:
-    """Find a plan where none is within `limit`; the HMAC vertex can always do it."""
+    search: _Search, failed: np.ndarray, chip: PlannerChip, rules: PlannerRules
+) -> np.ndarray:
+    """Return the work of a plan where none is within the limit: HMAC can do it always."""
     if rules.era == ERA_1_0:
-        return _best(candidates, UNBOUNDED, True, pruned)
+        return _searched_again(search, failed, UNBOUNDED, minimise_memory=True)
+    limit = int(failed["temp_limit"][0])
     while limit < 2 * chip.bytes_per_tile:
         limit *= 2
-        found = _best(candidates, limit, False, pruned)
-        if found is not None:
-            return found
-    return _best(candidates, UNBOUNDED, False, pruned)
+        work = _searched_again(search, failed, limit)
+        if _found(work):
+            return work
+    return _searched_again(search, failed, UNBOUNDED)
 
 
-def _best(candidates: Candidates, limit: int, minimise_memory: bool, pruned: bool) -> Winner | None:
-    """Search all candidates with one shared best cost; None if nothing is within `limit`."""
+def _searched_again(
+    search: _Search, failed: np.ndarray, limit: int, *, minimise_memory: bool = False
+) -> np.ndarray:
+    """Return the work of another search for a convolution, within another limit."""
     work = empty_works(1, limit)
-    work["minimise_memory"], work["pruned"] = minimise_memory, pruned
-    if not kernel(SEARCH, *candidates, work):
-        return None
-    return int(work["best_problem"][0]), int(work["best_vertex"][0]), work
+    for given in ("first_problem", "last_problem", "pruned"):
+        work[given] = failed[given]
+    work["minimise_memory"] = minimise_memory
+    _searched(search._replace(works=work))
+    return work

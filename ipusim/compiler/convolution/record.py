@@ -8,6 +8,7 @@ alone (`TOTALS`), the partition (`SPLIT`), what one tile gets of it (`PART`) and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
@@ -59,7 +60,8 @@ COST = integers(
     "temp_bytes partial_bytes input_bytes weight_bytes stages one_by_one outputs",
 )
 WORK = integers(
-    "temp_limit minimise_memory pruned",
+    # The problems that are its transforms; how it is searched; what was found.
+    "first_problem last_problem temp_limit minimise_memory pruned",
     "best_cycles best_bytes best_problem best_vertex evaluations",
     ("best", SPLIT),
     ("split", SPLIT),
@@ -84,6 +86,11 @@ def empty_works(count: int, limit: int) -> np.ndarray:
     works = np.frombuffer(bytearray(_EMPTY.tobytes() * count), WORK)
     works["temp_limit"] = limit
     return works
+
+
+def joined(arrays: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """Join arrays of nested records: numpy joins their bytes a hundred times faster."""
+    return np.frombuffer(bytearray().join([one.tobytes() for one in arrays]), dtype)
 
 
 class Split(NamedTuple):

@@ -6,7 +6,7 @@ poplibs ``lib/poplin/ConvVertexType.cpp`` and, for era 0, ``ConvPlan.cpp`` of ta
 Of float8 ("quarter") AMP alone is offered: its SLIC, for 8 channels, is left out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ipusim.compiler.convolution.params import ConvPass
+from ipusim.compiler.convolution.record import joined
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.vertices.amp import amp_vertex
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, VERTEX
@@ -38,17 +39,12 @@ class _Wanted(NamedTuple):
     rules: PlannerRules
 
 
-def _joined(types: Iterable[np.ndarray]) -> np.ndarray:
-    """Join arrays of `VERTEX`: of nested records numpy joins bytes a hundred times faster."""
-    return np.frombuffer(bytearray().join([one.tobytes() for one in types]), VERTEX)
-
-
 def each_once(types: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Join the arrays of `vertex_types`, and say where each begins and ends; many are the same."""
     distinct = {id(one): one for one in types}
     ends = accumulate(map(len, distinct.values()), initial=0)
     spans = dict(zip(distinct, pairwise(ends), strict=True))
-    return _joined(distinct.values()), np.array([spans[id(one)] for one in types], np.int64)
+    return joined(distinct.values(), VERTEX), np.array([spans[id(one)] for one in types], np.int64)
 
 
 def vertex_types(
@@ -78,7 +74,7 @@ def _sorted_types(
     few = min(in_chans, _MOST_UNREDUCED + 1)
     every = _without_hmac(wanted, partials, few, one_element, min(stride, 2))
     if in_bytes > 1:
-        every = _joined((every, _hmac_types(in_chans, in_bytes, partials, wanted.rules.era)))
+        every = joined((every, _hmac_types(in_chans, in_bytes, partials, wanted.rules.era)), VERTEX)
     in_per, out_per = every["in_chans_per_group"], every["out_chans_per_group"]
     padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
     padding = (padded - in_chans * out_chans) / padded
@@ -102,7 +98,7 @@ def _without_hmac(
         # Outer product, whose result has the input's type, where that loses nothing.
         is_float = in_bytes == 4 or out_bytes == 4
         types.append(outer_product_vertex(8 // in_bytes, in_bytes, is_float))
-    return _joined(types)
+    return joined(types, VERTEX)
 
 
 @lru_cache(maxsize=256)

@@ -1,5 +1,6 @@
 """Convolutions and their gradients."""
 
+from contextlib import AbstractContextManager
 from functools import lru_cache
 
 from ipusim.compiler.convolution import planner
@@ -20,8 +21,8 @@ def conv_pass(
     return planner.ConvPass.of(kind, op, dtype_bytes, operand_bytes)
 
 
-def plan_convolutions(state: LoweringState) -> None:
-    """Plan all convolutions of a graph side by side, before they are lowered one by one."""
+def convolutions_planned(state: LoweringState) -> AbstractContextManager[None]:
+    """Plan all convolutions of a graph side by side, while they are lowered one by one."""
     tensors = state.graph.tensors
     asked = [
         conv_pass(
@@ -33,7 +34,7 @@ def plan_convolutions(state: LoweringState) -> None:
         for op in state.graph.ops
         if isinstance(op.params, Conv)
     ]
-    planner.plan_ahead(asked, state.chip, state.rules)
+    return planner.planned_ahead(asked, state.chip, state.rules)
 
 
 @lowers(Conv)

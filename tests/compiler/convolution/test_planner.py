@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -516,23 +517,41 @@ def test_plans_are_remembered_until_forgotten():
     assert again is not first
 
 
-def test_plans_made_side_by_side_are_those_made_one_by_one():
+@pytest.mark.parametrize("chip", ["GC2", "GC200"])
+def test_plans_made_side_by_side_are_those_made_one_by_one(chip, monkeypatch):
     ops = zoo.load("resnet18").graph(2).ops
-    target = CHIPS["GC200"], RULES["GC200"]
+    target = CHIPS[chip], RULES[chip]
     shapes = [conv_pass(op.params, 2) for op in ops if op.kind == "conv"]
+    # One that fits no bound is searched for again, among the others.
+    shapes.insert(3, small_conv(batch=4, in_channels=64, field=(2048, 2048)))
     forget_plans()
     one_by_one = [plan(shape, *target) for shape in shapes]
+    assert [one.within_memory_bound for one in one_by_one].count(False) == 1
+    searched, search_for = [], planner._search_for
+    monkeypatch.setattr(
+        planner,
+        "_search_for",
+        lambda asked, *rest: searched.append(asked) or search_for(asked, *rest),
+    )
     forget_plans()
-    planner.plan_ahead(shapes, *target)
-    made = planner._plan.cache_info()
-    assert made.currsize == len(set(shapes)) > 5
-    assert [plan(shape, *target) for shape in shapes] == one_by_one
-    assert planner._plan.cache_info().misses == made.misses
+    with planner.planned_ahead(shapes, *target):
+        assert sorted(map(len, searched))[-1] == planner._AT_ONCE
+        searches = [search.result() for search, _ in planner._AHEAD.get().values()]
+        vertices = [search.vertices.tobytes() for search in searches]
+        assert [plan(shape, *target) for shape in shapes] == one_by_one
+    # A plan that is executed changes nothing that others are still searched among.
+    assert [search.vertices.tobytes() for search in searches] == vertices
+    assert list(chain(*searched)) == list(dict.fromkeys(shapes))
+    assert not planner._AHEAD.get()
+    with planner.planned_ahead(shapes, *target):
+        assert not planner._AHEAD.get()
 
 
 def test_a_lowering_plans_its_convolutions_ahead(monkeypatch):
-    asked = []
-    monkeypatch.setattr(planner, "plan_ahead", lambda shapes, *_: asked.extend(shapes))
+    asked, planned_ahead = [], planner.planned_ahead
+    monkeypatch.setattr(
+        planner, "planned_ahead", lambda some, *to: asked.extend(some) or planned_ahead(some, *to)
+    )
     planned = []
     monkeypatch.setattr(planner, "plan", lambda *given: planned.append(given[0]) or plan(*given))
     graph = training_graphs(zoo.load("braggnn").graph(4), loss="mean_squared").micro_batch
