@@ -15,6 +15,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError
+from ipusim.workload.onnx.resampling import resized, sampled
 from ipusim.workload.onnx.shapes import MISFITS, by_names
 
 
@@ -111,11 +112,49 @@ def _corners(boxes: np.ndarray, *, centred: bool) -> tuple[np.ndarray, np.ndarra
     return np.minimum(first, second), np.maximum(first, second)
 
 
+def _local_response(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+    """LRN: divide by a power of the mean square of channels around each one."""
+    given = _given(node)
+    size, alpha = given["size"], given.get("alpha", 1e-4)
+    before = (size - 1) // 2
+    around = [(0, 0)] * x.ndim
+    around[1] = (before, size - 1 - before)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x * x, around), size, axis=1)
+    scale = given.get("bias", 1.0) + alpha / size * windows.sum(axis=-1)
+    return (x / scale ** given.get("beta", 0.75)).astype(x.dtype)
+
+
+def _norm(x: np.ndarray, order: float, axes: int | tuple[int, ...]) -> np.ndarray:
+    return (np.abs(x) ** order).sum(axes, keepdims=True) ** (1 / order)
+
+
+def _normalised(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+    """LpNormalization: divide by the norm along an axis, where that is not zero."""
+    norm = _norm(x, _given(node).get("p", 2), _given(node).get("axis", -1))
+    return (x / np.where(norm == 0, 1, norm)).astype(x.dtype)
+
+
+def _global_norm(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+    """GlobalLpPool: the norm over the field."""
+    return _norm(x, _given(node).get("p", 2), tuple(range(2, x.ndim))).astype(x.dtype)
+
+
 _COMPUTED: dict[str, Callable[..., np.ndarray]] = {
     "GatherElements": _elements,
+    "GlobalLpPool": _global_norm,
+    "LRN": _local_response,
+    "LpNormalization": _normalised,
+    "Mean": lambda node, *given: (sum(given[1:], given[0]) / len(given)).astype(given[0].dtype),
     "NonMaxSuppression": _suppressed,
+    "GridSample": sampled,
+    "Resize": resized,
+    "Upsample": resized,
 }
-"""Operators that the evaluator does not compute in all forms, or box by box in Python."""
+"""Operators that the evaluator does not compute in all forms, or box by box in Python.
+
+Of LRN it computes as many channels as there are items, it adds up LpNormalization without the
+signs taken away, and Mean into its first operand (onnx 1.23, reference/ops).
+"""
 
 
 # -- older forms, written as the newest ------------------------------------------------------
@@ -143,23 +182,6 @@ def _of_flat_rows(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.Node
         helper.make_node(node.op_type, ["flat"], ["rows"], axis=-1),
         helper.make_node("Reshape", ["rows", "shape"], [y]),
     ]
-
-
-def _resize(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
-    """Upsample and the first Resize scaled positions, and took the element before each."""
-    own = _given(node)
-    scales = given[node.input[1]] if len(node.input) > 1 else np.array(own["scales"], np.float32)
-    given["scales"] = scales
-    where = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    inputs = [node.input[0], "", "scales"]
-    return _node(node, "Resize", inputs, mode=own.get("mode", "nearest"), **where)
-
-
-def _grid_sample(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
-    """Modes of GridSample lost the "bi" of images when it took volumes."""
-    own = _given(node)
-    mode = own.pop("mode", b"bilinear").decode().removeprefix("bi")
-    return _node(node, "GridSample", list(node.input), **own, mode=mode)
 
 
 def _roi_align(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
@@ -217,9 +239,6 @@ _AS_INPUTS: dict[str, tuple[int, tuple[str, ...]]] = by_names(
 _FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto]]]] = by_names(
     {
         "LogSoftmax Hardmax": (13, _of_flat_rows),
-        "Upsample": (11, _resize),
-        "Resize": (11, _resize),
-        "GridSample": (20, _grid_sample),
         "RoiAlign": (16, _roi_align),
         "Scatter": (11, _scatter),
         # Those of 19 have the older ones as special cases.
