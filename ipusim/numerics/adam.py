@@ -17,7 +17,7 @@ import numpy as np
 from ipusim.errors import DataError
 from ipusim.files import replace_file
 from ipusim.numerics.arithmetic import Arithmetic
-from ipusim.numerics.kernels.rounding import NEAREST, round_in_place
+from ipusim.numerics.kernels.rounding import NEAREST, Rounding, round_in_place
 
 _F = np.float32
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
@@ -43,7 +43,7 @@ def start_state(weights: Mapping[str, np.ndarray], arithmetic: Arithmetic) -> Ad
     copies = {name: np.array(values, np.float32, order="C") for name, values in weights.items()}
     if not arithmetic.options.master_weights:
         for values in copies.values():
-            round_in_place(values, NEAREST)
+            round_in_place(values, Rounding(NEAREST))
     return AdamState(
         weights=copies,
         first={name: np.zeros_like(values) for name, values in copies.items()},

@@ -91,17 +91,20 @@ class Arithmetic:
         self.step = step
         self._calls = 0
         half_mode = STOCHASTIC if options.stochastic_rounding else NEAREST
-        self.storage_mode = half_mode if options.half else NONE
-        self.partials_mode = half_mode if options.half_partials else NONE
-
-    def next_key(self) -> tuple[np.uint32, np.uint32]:
-        """Return the next stream."""
-        self._calls += 1
-        return stream_key(self.options.seed, self.step, self._calls)
+        self._storage_mode = half_mode if options.half else NONE
+        self._partials_mode = half_mode if options.half_partials else NONE
 
     def storage(self) -> Rounding:
         """Return how the next result is rounded when stored."""
-        return Rounding(self.storage_mode, *self.next_key())
+        return self._next(self._storage_mode)
+
+    def partials(self) -> Rounding:
+        """Return how the partial sums of the next product are rounded."""
+        return self._next(self._partials_mode)
+
+    def _next(self, mode: int) -> Rounding:
+        self._calls += 1
+        return Rounding(mode, *stream_key(self.options.seed, self.step, self._calls))
 
     def store(self, values: np.ndarray) -> np.ndarray:
         """Round floating-point values in place to the storage of activations; return them.
@@ -112,11 +115,11 @@ class Arithmetic:
             values = np.ascontiguousarray(values, np.float32)
         if not values.flags.writeable:
             values = values.copy()
-        return round_in_place(values, self.storage_mode, self.next_key())
+        return round_in_place(values, self.storage())
 
     def store_sums(self, sums: np.ndarray, depth: int) -> np.ndarray:
         """Store sums of `depth` products, which are halves already if their partials were."""
-        if self.partials_mode != NONE and depth <= SLICE_PASSES * PASS_DEPTH:
+        if self._partials_mode != NONE and depth <= SLICE_PASSES * PASS_DEPTH:
             return sums
         return self.store(sums)
 

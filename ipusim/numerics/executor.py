@@ -6,7 +6,7 @@ import numpy as np
 
 from ipusim.errors import WorkloadError
 from ipusim.numerics.arithmetic import Arithmetic
-from ipusim.numerics.kernels.rounding import NEAREST, round_in_place
+from ipusim.numerics.kernels.rounding import NEAREST, Rounding, round_in_place
 from ipusim.numerics.operators.control import CONTROL
 from ipusim.numerics.operators.elementwise import CASTS, ELEMENTWISE, MOVES
 from ipusim.numerics.operators.products import PRODUCTS
@@ -37,7 +37,7 @@ def stored_weights(
         elif options.master_weights:
             read[name] = arithmetic.copy(values)
         else:
-            read[name] = round_in_place(np.array(values, np.float32, order="C"), NEAREST)
+            read[name] = round_in_place(np.array(values, np.float32, order="C"), Rounding(NEAREST))
     return read
 
 
@@ -59,7 +59,7 @@ def forward(
         floating = array.dtype == np.float32
         half = floating and arithmetic.options.half
         if half:
-            values[name] = round_in_place(np.array(array, order="C"), NEAREST)
+            values[name] = round_in_place(np.array(array, order="C"), Rounding(NEAREST))
         else:
             values[name] = np.require(array, None, ("C", "W"))
     _run(program, values, arithmetic, keep=keep)

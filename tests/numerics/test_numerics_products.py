@@ -7,7 +7,7 @@ import pytest
 from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES
 from ipusim.numerics.kernels.convolution import Window, convolve, weight_gradient
 from ipusim.numerics.kernels.matmul import multiply
-from ipusim.numerics.kernels.rounding import NEAREST, NONE, STOCHASTIC, stream_key
+from ipusim.numerics.kernels.rounding import NEAREST, NONE, STOCHASTIC, Rounding, stream_key
 
 KEY = stream_key(1)
 RNG = np.random.default_rng(5)
@@ -52,7 +52,7 @@ def reference(a, b, half_partials):
 @pytest.mark.parametrize("mode", [NONE, NEAREST])
 def test_products_pass_by_pass(depth, mode):
     a, b = halves(5, depth), halves(depth, 7)
-    result = multiply(a[None], b[None], mode, KEY)[0]
+    result = multiply(a[None], b[None], Rounding(mode, *KEY))[0]
     np.testing.assert_array_equal(result, reference(a, b, mode == NEAREST))
 
 
@@ -60,10 +60,10 @@ def test_products_pass_by_pass(depth, mode):
 @pytest.mark.parametrize("flip_b", [False, True])
 def test_stored_transposed(flip_a, flip_b):
     a, b = halves(3, 150, 20), halves(1, 20, 9)
-    expected = multiply(a, b, NEAREST, KEY)
+    expected = multiply(a, b, Rounding(NEAREST, *KEY))
     left = a.swapaxes(1, 2) if flip_a else a
     right = b.swapaxes(1, 2) if flip_b else b
-    result = multiply(left, right, NEAREST, KEY, flip_a=flip_a, flip_b=flip_b)
+    result = multiply(left, right, Rounding(NEAREST, *KEY), flip_a=flip_a, flip_b=flip_b)
     np.testing.assert_array_equal(result, expected)
 
 
@@ -80,7 +80,7 @@ def test_half_partials_stay_within_their_rounding_bound():
     largest = np.abs(passes).max(axis=1) * 1.01
     unit = 2.0 ** (np.floor(np.log2(largest)) - 10)
     for mode, share in ((NEAREST, 0.5), (STOCHASTIC, 1.0)):
-        error = np.abs(multiply(a[None], b[None], mode, KEY)[0] - exact)
+        error = np.abs(multiply(a[None], b[None], Rounding(mode, *KEY))[0] - exact)
         assert (error <= share * unit * depth / PASS_DEPTH + 1e-4).all()
         assert error.max() > 1e-3  # half partials do cost something
 
@@ -88,8 +88,8 @@ def test_half_partials_stay_within_their_rounding_bound():
 def test_stochastic_partials_are_unbiased():
     a, b = halves(1, 160), halves(160, 1)
     copies = np.broadcast_to(b, (160, DRAWS))
-    drawn = multiply(a[None], copies[None], STOCHASTIC, KEY)[0, 0].astype(np.float64)
-    exact = float(multiply(a[None], b[None], NONE, KEY)[0, 0, 0])
+    drawn = multiply(a[None], copies[None], Rounding(STOCHASTIC, *KEY))[0, 0].astype(np.float64)
+    exact = float(multiply(a[None], b[None], Rounding(NONE, *KEY))[0, 0, 0])
     assert drawn.std() > 0
     assert abs(drawn.mean() - exact) < 4.5 * drawn.std() / np.sqrt(DRAWS) + 1e-5
 
@@ -100,15 +100,15 @@ def test_small_addends_survive_only_with_stochastic_rounding():
     a[0, :PASS_DEPTH] = 1 / PASS_DEPTH  # the first pass gives 1, later ones 2^-12 each
     b = np.ones((depth, 400), np.float32)
     exact = 1 + 63 * 2.0**-12
-    assert (multiply(a[None], b[None], NEAREST, KEY) == 1).all()
-    drawn = multiply(a[None], b[None], STOCHASTIC, KEY)
+    assert (multiply(a[None], b[None], Rounding(NEAREST, *KEY)) == 1).all()
+    drawn = multiply(a[None], b[None], Rounding(STOCHASTIC, *KEY))
     assert abs(drawn.mean() - exact) < 5 * drawn.std() / 20
 
 
 def test_random_bits_do_not_depend_on_how_work_is_cut():
     x, weights = halves(9, 16, 6, 6), halves(8, 16, 3, 3)
-    whole = convolve(x, weights, Window(), STOCHASTIC, KEY)
-    first = convolve(x[:5], weights, Window(), STOCHASTIC, KEY)
+    whole = convolve(x, weights, Window(), Rounding(STOCHASTIC, *KEY))
+    first = convolve(x[:5], weights, Window(), Rounding(STOCHASTIC, *KEY))
     np.testing.assert_array_equal(whole[:5], first)
 
 
@@ -123,13 +123,13 @@ def test_convolution_sums_channel_groups_outside_and_kernel_inside():
     ]
     a = np.array([[weights[o, c, i, j] for c, i, j in order] for o in range(4)])
     b = np.array([[x[0, c, i, j]] for c, i, j in order])
-    result = convolve(x, weights, Window(), NEAREST, KEY).reshape(4, 1)
+    result = convolve(x, weights, Window(), Rounding(NEAREST, *KEY)).reshape(4, 1)
     np.testing.assert_array_equal(result, reference(a, b, True))
 
 
 def test_weight_gradient_takes_sixteen_samples_per_pass():
     x, gradient = halves(16, 2, 4, 4), halves(16, 3, 2, 2)
-    result = weight_gradient(x, gradient, (3, 3), Window(), NEAREST, KEY)
+    result = weight_gradient(x, gradient, (3, 3), Window(), Rounding(NEAREST, *KEY))
     for channel in range(3):
         a = gradient[:, channel].transpose(1, 2, 0).reshape(1, -1)
         b = x[:, 1, 2:4, 1:3].transpose(1, 2, 0).reshape(-1, 1)
@@ -139,9 +139,9 @@ def test_weight_gradient_takes_sixteen_samples_per_pass():
 @pytest.mark.parametrize("mode", [NONE, NEAREST])
 def test_weight_gradient_adds_blocks_of_sixteen_samples_in_single_precision(mode):
     x, gradient = halves(40, 2, 4, 4), halves(40, 3, 2, 2)
-    whole = weight_gradient(x, gradient, (3, 3), Window(), mode, KEY)
+    whole = weight_gradient(x, gradient, (3, 3), Window(), Rounding(mode, *KEY))
     first, second, third = (
-        weight_gradient(x[part], gradient[part], (3, 3), Window(), mode, KEY)
+        weight_gradient(x[part], gradient[part], (3, 3), Window(), Rounding(mode, *KEY))
         for part in (slice(0, 16), slice(16, 32), slice(32, 40))
     )
     np.testing.assert_array_equal(whole, first + second + third)

@@ -11,6 +11,7 @@ from ipusim.numerics.kernels.rounding import (
     NEAREST,
     NONE,
     STOCHASTIC,
+    Rounding,
     round_in_place,
     stream_key,
 )
@@ -22,7 +23,7 @@ DRAWS = 1 << (13 if numba.config.DISABLE_JIT else 20)
 
 
 def rounded(values, mode, key=KEY):
-    return round_in_place(np.array(values, np.float32), mode, key)
+    return round_in_place(np.array(values, np.float32), Rounding(mode, *key))
 
 
 def as_half(values):

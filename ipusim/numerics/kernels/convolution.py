@@ -24,7 +24,6 @@ from ipusim.numerics.kernels.rounding import Rounding, random_bits
 from ipusim.numerics.kernels.threads import over_ranges, writable
 
 Pair = tuple[int, int]
-Key = tuple[np.uint32, np.uint32]
 
 _COLUMNS = 384  # output positions worked on at a time: sums of one pass stay in the first cache
 
@@ -133,11 +132,11 @@ def _convolve_range(x, table, walk, rounding, out, start, stop):
                 place += positions
 
 
-def convolve(x: np.ndarray, weights: np.ndarray, window: Window, mode: int, key: Key) -> np.ndarray:
+def convolve(x: np.ndarray, weights: np.ndarray, window: Window, rounding: Rounding) -> np.ndarray:
     """Convolve float32 (batch, channels, rows, columns): the partials after their last pass.
 
-    Weights are (output channels, channels per group, kernel rows, kernel columns); `mode` says how
-    partials are rounded (`ipusim.numerics.kernels.rounding`), `key` is the stream of random bits.
+    Weights are (output channels, channels per group, kernel rows, kernel columns); `rounding` is
+    that of partials.
     """
     kernel = (weights.shape[2], weights.shape[3])
     spread = _spread(x, window)
@@ -156,7 +155,7 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, mode: int, key:
         spread,
         _in_order(weights, order),
         _Walk(order, (*window.stride, *window.dilation), lines, window.groups),
-        Rounding(mode, *key),
+        rounding,
         out,
     )
     return out.reshape(x.shape[0], weights.shape[0], *field)
@@ -213,7 +212,7 @@ def _weight_range(x, gradient, reads, rounding, partial, start, stop):
 
 
 def weight_gradient(
-    x: np.ndarray, gradient: np.ndarray, kernel: Pair, window: Window, mode: int, key: Key
+    x: np.ndarray, gradient: np.ndarray, kernel: Pair, window: Window, rounding: Rounding
 ) -> np.ndarray:
     """Return the gradient of the weights of a convolution, of size `kernel`.
 
@@ -239,7 +238,7 @@ def weight_gradient(
         spread.reshape(batch, window.groups, -1),
         writable(gradient.reshape(batch, out_channels, -1)),
         (taps.reshape(-1).astype(np.uint32), (down[:, None] * width + across).reshape(-1)),
-        Rounding(mode, *key),
+        rounding,
         partial,
     )
     total = partial[0]

@@ -37,8 +37,7 @@ def _multiply_range(a, b, flips, rounding, out, start, stop):
 def multiply(
     a: np.ndarray,
     b: np.ndarray,
-    mode: int,
-    key: tuple[np.uint32, np.uint32],
+    rounding: Rounding,
     *,
     flip_a: bool = False,
     flip_b: bool = False,
@@ -46,8 +45,7 @@ def multiply(
     """Return ``C[g] = A[g] @ B[g]`` in float32: the partials after their last pass.
 
     Operands are (groups or 1, m, k) and (groups or 1, k, n), their last axes exchanged if flipped;
-    `mode` says how partials are rounded (`ipusim.numerics.kernels.rounding`), `key` is the stream
-    of random bits.
+    `rounding` is that of partials.
     """
     rows = a.shape[2] if flip_a else a.shape[1]
     columns = b.shape[1] if flip_b else b.shape[2]
@@ -61,7 +59,7 @@ def multiply(
         writable(a),
         writable(b),
         (flip_a, flip_b),
-        Rounding(mode, *key),
+        rounding,
         out,
     )
     return out

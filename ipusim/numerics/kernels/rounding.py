@@ -44,11 +44,11 @@ _CHUNK = 1 << 16
 
 
 class Rounding(NamedTuple):
-    """A rounding mode, and key and salt of the stream of random bits (`stream_key`)."""
+    """A rounding mode, and key and salt of the random bits that it takes (`stream_key`)."""
 
     mode: int
-    key: np.uint32
-    salt: np.uint32
+    key: np.uint32 = _U(0)
+    salt: np.uint32 = _U(0)
 
 
 # Numba widens unsigned 32-bit results to 64 bits, hence a conversion around every step.
@@ -135,11 +135,9 @@ def stream_key(*parts: int) -> tuple[np.uint32, np.uint32]:
     return _U(state & 0xFFFFFFFF), _U((state >> 32) & 0xFFFFFFFF)
 
 
-def round_in_place(
-    values: np.ndarray, mode: int, key: tuple[np.uint32, np.uint32] = (_U(0), _U(0))
-) -> np.ndarray:
-    """Round a contiguous float32 array to half precision in place; only STOCHASTIC uses the key."""
-    if mode != NONE:
+def round_in_place(values: np.ndarray, rounding: Rounding) -> np.ndarray:
+    """Round a contiguous float32 array to half precision in place."""
+    if rounding.mode != NONE:
         flat = values.reshape(-1)
-        over_ranges(flat.size, _CHUNK, _round_range, flat, Rounding(mode, *key))
+        over_ranges(flat.size, _CHUNK, _round_range, flat, rounding)
     return values

@@ -108,7 +108,7 @@ def _seen_planes(x: np.ndarray, taps: int, conv: Conv) -> np.ndarray:
 def _sums(x: np.ndarray, weights: np.ndarray, conv: Conv, arithmetic: Arithmetic) -> np.ndarray:
     """Return a convolution of planes or volumes as stored."""
     seen, table = _seen_planes(x, weights.shape[2], conv), _kernel_planes(weights)
-    y = convolve(seen, table, _window(conv), arithmetic.partials_mode, arithmetic.next_key())
+    y = convolve(seen, table, _window(conv), arithmetic.partials())
     # At least the length of a sum over channels and kernel, filled up to passes.
     y = arithmetic.store_sums(y, padded(table.shape[1]) * prod(table.shape[2:]))
     if x.ndim < _VOLUME_RANK:
@@ -138,8 +138,7 @@ def _conv_backward(applied: Applied) -> list[np.ndarray | None]:
             _in_planes(gradient),
             weights.shape[-2:],
             _window(conv),
-            arithmetic.partials_mode,
-            arithmetic.next_key(),
+            arithmetic.partials(),
         )
         if x.ndim == _VOLUME_RANK:
             outer, inner, *kernel = weights.shape
@@ -174,9 +173,8 @@ def _bias_backward(applied: Applied) -> list[np.ndarray | None]:
 def _product(
     a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic, *, flip_a: bool, flip_b: bool
 ) -> np.ndarray:
-    mode, key = arithmetic.partials_mode, arithmetic.next_key()
-    depth = a.shape[1] if flip_a else a.shape[2]
-    return arithmetic.store_sums(multiply(a, b, mode, key, flip_a=flip_a, flip_b=flip_b), depth)
+    sums = multiply(a, b, arithmetic.partials(), flip_a=flip_a, flip_b=flip_b)
+    return arithmetic.store_sums(sums, a.shape[1] if flip_a else a.shape[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
