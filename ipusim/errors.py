@@ -4,7 +4,7 @@ Every message is one sentence: what was given, what would have been valid, what 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _SEPARATORS = re.compile(r"[\s\-_.]+")
 _LISTED_NAMES = 24
@@ -60,10 +60,10 @@ def unknown_name(kind: str, value: object, names: Iterable[str]) -> UnknownNameE
     return UnknownNameError(message + "?")
 
 
-def check_name(kind: str, value: object, names: Iterable[str]) -> None:
+def check_name(kind: str, value: object, names: Collection[str]) -> None:
     """Raise UnknownNameError for what is none of the names, to the letter."""
-    if value not in (valid := list(names)):
-        raise unknown_name(kind, value, valid)
+    if value not in names:
+        raise unknown_name(kind, value, names)
 
 
 def resolve_name(

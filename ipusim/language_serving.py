@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ipusim.api import names_options, simulate
-from ipusim.errors import unknown_name
+from ipusim.errors import check_name
 from ipusim.workload.zoo.registry import find
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def serving(
     """
     import pandas as pd
 
-    if model not in SERVED:
-        raise unknown_name("model with a cache", model, SERVED)
+    check_name("model with a cache", model, SERVED)
     network = find(model)
     rows = []
     for length, size in itertools.product(_listed(context), _listed(micro_batch)):

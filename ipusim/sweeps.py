@@ -16,8 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipusim.api import ONNX_OPTIONS, load_model, names_options, simulate, split_onnx
-from ipusim.errors import ConfigError, IpuSimError, unknown_name
+from ipusim.api import load_model, names_options, simulate, split_onnx
+from ipusim.errors import ConfigError, IpuSimError, check_name
 from ipusim.kernel_cache import state_digest
 from ipusim.machine import Chip, System, load_system
 from ipusim.parts import Parts
@@ -163,33 +163,34 @@ def _asked(
 ) -> Question:
     """Tell what is swept from what is fixed."""
     given = split_onnx(options)
-    numbers: dict[str, Any] = {}
-    for name, value in (chip or {}).items():
-        if name not in CHIP_OPTIONS:
-            raise unknown_name("number of a chip", name, CHIP_OPTIONS)
-        option = CHIP_OPTIONS[name]
-        several = option.axis(value)
-        numbers[name] = option.check(value) if several is None else list(map(option.check, several))
     axes: dict[tuple[str, str], list[Any]] = {}
+    fixed: dict[str, dict[str, Any]] = {"run": {}, "chip": {}}
     for name, size in given.get("dims", {}).items():
         if isinstance(size, Iterable):
             axes["dims", name] = list(size)
     for name, shape in given.get("shapes", {}).items():
         if any(isinstance(size, Iterable) for size in shape):
             axes["shapes", name] = list(shape)
-    for kind, known, values in (("run", OPTIONS, options), ("chip", CHIP_OPTIONS, numbers)):
-        for name, value in values.items():
-            if name not in known and name not in ONNX_OPTIONS:
-                raise unknown_name("option", name, known)
-            several = known[name].axis(value) if name in known else None
-            if several is not None:
-                axes[kind, name] = several
-    left = {name: value for name, value in options.items() if ("run", name) not in axes}
+    for name, value in options.items():
+        check_name("option", name, OPTIONS)
+        several = OPTIONS[name].axis(value)
+        if several is None:
+            fixed["run"][name] = value
+        else:
+            axes["run", name] = several
+    for name, value in (chip or {}).items():
+        check_name("number of a chip", name, CHIP_OPTIONS)
+        option = CHIP_OPTIONS[name]
+        several = option.axis(value)
+        if several is None:
+            fixed["chip"][name] = option.check(value)
+        else:
+            axes["chip", name] = [option.check(one) for one in several]
     return Question(
         model=model,
         axes=axes,
-        fixed={name: value for name, value in left.items() if name not in ONNX_OPTIONS},
-        chip={name: one for name, one in numbers.items() if ("chip", name) not in axes},
+        fixed=fixed["run"],
+        chip=fixed["chip"],
         given=given,
         keep_going=keep_going,
     )

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_origin, get_type_hints
 
-from ipusim.errors import DataError, resolve_name, unknown_name
+from ipusim.errors import DataError, check_name, resolve_name
 from ipusim.files import data_dir, read_tables
 
 if TYPE_CHECKING:
@@ -182,8 +182,7 @@ class Own:
         given = dict(self.of(kind)[name])
         like = given.pop("like", None)
         for key, value in given.items():
-            if key not in units:
-                raise unknown_name(f"key of {name!r} in {self.file}", key, units)
+            check_name(f"key of {name!r} in {self.file}", key, units)
             if not isinstance(value, dict):
                 about = {"unit": units[key], "source": self.file, "label": "assumed"}
                 given[key] = {"value": value} | about

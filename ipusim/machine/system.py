@@ -4,7 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipusim.errors import ConfigError, unknown_name
+from ipusim.errors import ConfigError, check_name
 from ipusim.machine.chip import Chip
 from ipusim.machine.constants import Own, Sourced, constant, described, load, names
 from ipusim.machine.parts import Host, Link, PowerConstants, sync_hops
@@ -135,8 +135,7 @@ def _own_system(path: str, adopted: bool) -> System:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"The machine file {path!r} cannot be read: {why}.") from error
     for stem, named in tables.items():
-        if stem not in OWN_FILES:
-            raise unknown_name(f"kind of table in {path!r}", stem, OWN_FILES)
+        check_name(f"kind of table in {path!r}", stem, OWN_FILES)
         if not isinstance(named, dict) or not all(isinstance(one, dict) for one in named.values()):
             raise ConfigError(f"The tables of {path!r} have names: write [{stem}.NAME].")
     own = list(tables.get("systems", {}))
@@ -146,6 +145,5 @@ def _own_system(path: str, adopted: bool) -> System:
         if "like" in table:
             tables.setdefault("power", {}).setdefault(chip, {"like": table["like"]})
     system = load(System, own[0], Own(path, tables), adopted=adopted)
-    if system.topology not in TOPOLOGIES:
-        raise unknown_name("topology", system.topology, TOPOLOGIES)
+    check_name("topology", system.topology, TOPOLOGIES)
     return system

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isqrt
 
-from ipusim.errors import ConfigError, WorkloadError, unknown_name
+from ipusim.errors import ConfigError, WorkloadError, check_name
 from ipusim.workload.graph import Cast, Conv, Elementwise, Graph, MatMul, Norm, Recurrent, Softmax
 from ipusim.workload.operators.base import Op, Tensor, changed
 from ipusim.workload.operators.gradient import Backward, Tape
@@ -236,8 +236,7 @@ def _segments(graph: Graph, recompute: str | Sequence[str]) -> list[list[Op]]:
         checkpoints = tuple(recompute)
     names = [op.name for op in graph.ops]
     for name in checkpoints:
-        if name not in names:
-            raise unknown_name("operator", name, names)
+        check_name("operator", name, names)
     cuts = sorted(names.index(name) + 1 for name in checkpoints)
     bounds = [0, *cuts, len(names)]
     parts = [list(graph.ops[low:high]) for low, high in pairwise(bounds)]

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ipusim.compiler.stacks import Stack, load_stack
-from ipusim.errors import ConfigError, unknown_name
+from ipusim.errors import ConfigError, check_name
 from ipusim.machine import System, load, load_system
 from ipusim.runtime.options.frameworks import Framework
 from ipusim.runtime.options.spec import LIVENESS, OPTIONS, PHASES, STAGES, RunConfig
@@ -30,8 +30,7 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
     verifyExecutionPhaseSettings).
     """
     for name in given:
-        if name not in OPTIONS:
-            raise unknown_name("option", name, OPTIONS)
+        check_name("option", name, OPTIONS)
     asked = {
         name: OPTIONS[name].check(value)
         for name, value in given.items()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ipusim.errors import ConfigError, unknown_name
+from ipusim.errors import ConfigError, check_name
 from ipusim.machine.interconnect import route, sync_s
 from ipusim.machine.system import System
 
@@ -29,8 +29,7 @@ def split_after(operators: Sequence[str], splits: Sequence[str]) -> Starts:
     position = {name: index for index, name in enumerate(operators)}
     starts = [0]
     for name in splits:
-        if name not in position:
-            raise unknown_name("operator", name, operators)
+        check_name("operator", name, position)
         start = position[name] + 1
         if start <= starts[-1]:
             raise ConfigError(
