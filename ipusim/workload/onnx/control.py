@@ -4,11 +4,12 @@ A branch whose condition is known is decided, a loop unrolled, a sequence follow
 its tensors. Where data decide, a branch is the longer one; a loop is refused, as nothing bounds it.
 
 On the chip all rounds of a loop share one body. Every round copies what it takes from the one
-before aside and then to where the body reads it, unless the body hands it on as it is, slices what
-it scans by the number of the round, and writes so into what it stacks (graphcore/popart at tag
-sdk/poplar/2.4.0, willow/src/popx/op/loopx.cpp, patterns/scantolooppattern.cpp and
-loopscanoutpattern.cpp). What PopART lets a body overwrite is copied here too; left out are copies
-before the first round and after the last, and the count of rounds.
+before, or from outside, aside and then to where the body reads it, unless the body hands it on as
+it is, slices what it scans by the number of the round, and writes so into what it stacks
+(graphcore/popart at tag sdk/poplar/2.4.0, willow/src/popx/op/loopx.cpp,
+patterns/scantolooppattern.cpp and loopscanoutpattern.cpp). What PopART lets a body overwrite is
+copied here too; left out are copies before the first round and after the last, and the count of
+rounds. A state that starts from constants is computed from the first round on.
 """
 
 from dataclasses import replace
@@ -18,7 +19,7 @@ import onnx
 
 from ipusim.workload.onnx.context import Value
 from ipusim.workload.onnx.nodes import LARGEST_BODY, Node
-from ipusim.workload.onnx.reader import stored
+from ipusim.workload.onnx.reader import INTEGERS, stored
 from ipusim.workload.onnx.recipes import Parts, Recipe
 from ipusim.workload.onnx.shapes import FLOAT, by_names
 from ipusim.workload.operators.base import round_prefix
@@ -74,8 +75,10 @@ def _loop(p: Parts) -> None:
             _refuse_trips(p)
         prefix, counter = _trip(p, trip)
         goes_on = condition or p.context.constant(f"{prefix}true", np.array(True))
-        condition, *results = _body(p, "body", prefix, counter, goes_on, *carried)
-        carried = _keep(p, prefix, carried, results, rounds)
+        states = _entering(p, prefix, carried, counts=True)
+        condition, *results = _body(p, "body", prefix, counter, goes_on, *states)
+        carried = results[: len(carried)]
+        rounds.append(_written(p, prefix, results[len(carried) :]))
     _finish(p, carried, rounds)
 
 
@@ -87,29 +90,44 @@ def _trip(p: Parts, trip: int) -> tuple[str, str]:
     return prefix, counter
 
 
-def _keep(
-    p: Parts, prefix: str, carried: list[str], results: list[str], rounds: list[list[str]]
-) -> list[str]:
-    """Write what a round stacks; return what the next one starts from."""
-    count = len(carried)
-    stacked = enumerate(results[count:])
-    rounds.append([_looped(p, f"{prefix}write{i}", "dynamic_update", x) for i, x in stacked])
-    pairs = enumerate(zip(carried, results, strict=False))
-    return [
-        after if after == before else _looped(p, f"{prefix}carry{i}", "carry", after)
-        for i, (before, after) in pairs
-    ]
+def _entering(p: Parts, prefix: str, carried: list[str], *, counts: bool) -> list[str]:
+    """Return what a round starts from; a body that counts takes its number and a condition, too."""
+    body: onnx.GraphProto = p.node.given["body"]
+    renamed = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity"}
+    # Of the two the condition alone is a result.
+    taken, given = list(body.input)[2 * counts :], list(body.output)[counts:]
+    states = []
+    for place, (name, own, result) in enumerate(zip(carried, taken, given, strict=False)):
+        after = result.name
+        while after in renamed:
+            after = renamed[after]
+        passes = after == own.name
+        states.append(name if passes else _looped(p, f"{prefix}carry{place}", "carry", name))
+    return states
+
+
+def _written(p: Parts, prefix: str, results: list[str]) -> list[str]:
+    """Return what a round stacks, written to its place."""
+    pairs = enumerate(results)
+    return [_looped(p, f"{prefix}write{i}", "dynamic_update", name) for i, name in pairs]
 
 
 def _looped(p: Parts, result: str, op_type: str, name: str, *inputs: str, axis: int = 0) -> str:
-    """Visit what a loop does to a value beside its body; return the name of the result."""
+    """Visit what a loop does to a value beside its body; return the name of the result.
+
+    Numbers that are known stay so, as ones that the chip computes.
+    """
     value = p.context.values.get(name)
-    if value is None or (value.static and value.array is None):
-        # The names of a sequence are carried on, weights lie where they do.
+    state = value is not None and value.elements > 1 and value.elem_type not in INTEGERS
+    if value is None or (value.static and value.array is None and not state):
+        # The names of a sequence are carried on.
         return name
-    if value.static:
+    if value.static and not (state and op_type == "carry"):
         p.context.values[result] = replace(value, counted=True)
         return result
+    if value.array is not None and not value.array.any():
+        # Zeros are no parameter, not even of one item.
+        name = p.context.constant(f"{result}.from", value.array)
     given = {"axis": axis}
     p.walk.visit(
         Node(op_type=op_type, input=[name, *inputs], output=[result], name=result, given=given)
@@ -142,8 +160,10 @@ def _scan(p: Parts) -> None:
             else _looped(p, f"{prefix}slice{i}", "dynamic_slice", source, index, axis=axis)
             for i, (source, axis) in enumerate(zip(scanned, axes, strict=True))
         ]
-        results = _body(p, "body", prefix, *carried, *slices)
-        carried = _keep(p, prefix, carried, results, rounds)
+        states = _entering(p, prefix, carried, counts=False)
+        results = _body(p, "body", prefix, *states, *slices)
+        carried = results[: len(carried)]
+        rounds.append(_written(p, prefix, results[len(carried) :]))
     _finish(p, carried, rounds)
 
 

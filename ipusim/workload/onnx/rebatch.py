@@ -27,7 +27,7 @@ _PLACES = {"Gather": 1, "GatherND": 1, "ScatterND": 1}
 _BESIDE = ("Concat", "GatherElements", "ScatterElements", "ScatterND")
 """Operators that need as many items of a constant as of data; others broadcast one."""
 
-_BY_ELEMENT = {*UNARY.split(), *N_ARY.split(), *TRUTHS.split(), "Cast", "Identity"}
+_BY_ELEMENT = {*UNARY.split(), *N_ARY.split(), *TRUTHS.split(), "Cast", "Identity", "carry"}
 """Operators whose result is alike along an axis where all that they take is."""
 
 _REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand", "MatMul")

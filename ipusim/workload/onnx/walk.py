@@ -122,7 +122,7 @@ class Walk:
         rule = RULES.get(node.op_type) if not node.domain else None
         if rule is not None and (static or node.op_type in HANDLERS):
             self._run(node, static=static)
-        elif computed:
+        elif computed and onnx.defs.has(node.op_type):
             self.constants.fold(node, None)
         elif not self._defined(node):
             if rule is not None:
@@ -165,7 +165,7 @@ class Walk:
         results = Call(self.context, node).results()
         if static and self._is_of_zeros(node):
             self._leave_bias(node, results)
-        elif static and not self._repeats_weights(node, results):
+        elif static and node.op_type != "carry" and not self._repeats_weights(node, results):
             self.constants.fold(node, results)
         else:
             self._keep(node, results)

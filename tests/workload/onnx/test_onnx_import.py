@@ -438,6 +438,16 @@ def test_every_unsupported_operator_is_named_with_its_count():
         from_onnx(model)
 
 
+def test_an_unknown_operator_of_constants_is_named():
+    nodes = [
+        helper.make_node("TensorListReserve", ["size"], ["list"], name="left over"),
+        helper.make_node("Add", ["x", "list"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": [2, 4]}, ["y"], {"size": np.array(4)})
+    with pytest.raises(WorkloadError, match=r"not supported: 'TensorListReserve' \(1 nodes"):
+        from_onnx(model)
+
+
 def test_an_unknown_operator_without_a_shape_is_named():
     call = helper.make_node("PartitionedCall", ["x"], ["h"], name="call")
     call.attribute.append(onnx.AttributeProto(name="ids", type=onnx.AttributeProto.INTS))

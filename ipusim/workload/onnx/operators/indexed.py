@@ -125,7 +125,7 @@ def bounded(e: Emission) -> None:
 def moved(e: Emission) -> None:
     """Operators that put elements elsewhere: one move of all results."""
     runtime = [x for x in e.node.input if x and not e.context.is_static(x)]
-    e.layout(snake(e.node.op_type), e.operand(runtime[0]), moves=True)
+    e.layout(snake(e.node.op_type), e.operand((*runtime, e.node.input[0])[0]), moves=True)
 
 
 def suppression(e: Emission) -> None:
