@@ -19,7 +19,7 @@ from ipusim.compiler.convolution.kernel import JOINT_SEARCH, NO_SPANS, kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
-from ipusim.compiler.convolution.transforms import transformed_problems
+from ipusim.compiler.convolution.transforms import problems_of, transforms_of
 from ipusim.compiler.convolution.vertex_types import vertex_types
 from ipusim.compiler.vertices.conv import AMP, ERA_1_0
 from ipusim.machine import Chip
@@ -86,8 +86,9 @@ def _joint(
     asked: ConvPass, chip: PlannerChip, rules: PlannerRules, bound: int
 ) -> list[planner.Plan] | None:
     """Return the joint plans if one partition costs no more than `bound` cycles."""
-    found = [transformed_problems(one, chip, rules) for one in layer_passes(asked)]
-    base = np.concatenate([problems[:1] for _, problems in found])
+    passes = layer_passes(asked)
+    plain = [transforms_of(one, chip, rules)[0] for one in passes]
+    base = problems_of(plain)
     base["joint"] = 1
     base["copy_input"] = (0, 0, 1)
     base["copy_output"] = 0
@@ -96,8 +97,8 @@ def _joint(
     works = empty_works(3, rules.temporary_bytes(chip.bytes_per_tile))
     works["best_cycles"] = bound + 1
     winner = None
-    (updates,) = vertex_types(base[2:], layer_passes(asked)[2], chip, rules)
-    (types,) = vertex_types(base[:1], asked, chip, rules)
+    (updates,) = vertex_types(plain[2:], passes[2], chip, rules)
+    (types,) = vertex_types(plain[:1], asked, chip, rules)
     for at in range(len(types)):
         vertices = _layer_vertices(types[at : at + 1], updates)
         if vertices is None:
@@ -113,7 +114,8 @@ def _joint(
     works["evaluations"] = works["evaluations"][0]
     return [
         planner.executed_plan(
-            planner.Transform("joint", found[at][0][0].dims),
+            "joint",
+            plain[at].way.dims,
             *(array[at : at + 1] for array in (problems, vertices, works)),
         )
         for at in range(3)

@@ -21,20 +21,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ipusim.compiler.convolution.kernel import EXECUTE, NO_SPANS, SEARCH, kernel
-from ipusim.compiler.convolution.params import ConvPass
-from ipusim.compiler.convolution.record import (
-    PROBLEM,
-    UNBOUNDED,
-    Cost,
-    Split,
-    empty_works,
-    joined,
-)
+from ipusim.compiler.convolution.params import ConvPass, Dim
+from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works, joined
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.convolution.transforms import (
     Transform,
     defers_dilation,
-    transformed_problems,
+    problems_of,
+    transforms_of,
 )
 from ipusim.compiler.convolution.vertex_types import each_once, vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
@@ -222,19 +216,16 @@ def _search_for(
     asked: Sequence[ConvPass], chip: PlannerChip, rules: PlannerRules, *, pruned: bool = True
 ) -> _Search:
     """Return what is to be searched for the plans of some convolutions."""
-    found = [transformed_problems(one, chip, rules) for one in asked]
-    transforms = [transform for transforms, _ in found for transform in transforms]
-    problems = [problems for _, problems in found]
-    types = [
-        vertex
-        for one, those in zip(asked, problems, strict=True)
-        for vertex in vertex_types(those, one, chip, rules)
-    ]
     works = empty_works(len(asked), rules.temporary_bytes(chip.bytes_per_tile))
-    ends = np.cumsum([len(those) for those in problems])
-    works["first_problem"][1:], works["last_problem"] = ends[:-1], ends - 1
     works["pruned"] = pruned
-    return _Search(transforms, joined(problems, PROBLEM), *each_once(types), works)
+    transforms: list[Transform] = []
+    types: list[np.ndarray] = []
+    for one, work in zip(asked, works, strict=True):
+        work["first_problem"] = len(transforms)
+        transforms += transforms_of(one, chip, rules)
+        work["last_problem"] = len(transforms) - 1
+        types += vertex_types(transforms[len(types) :], one, chip, rules)
+    return _Search(transforms, problems_of(transforms), *each_once(types), works)
 
 
 def _searched(search: _Search) -> _Search:
@@ -252,8 +243,10 @@ def _planned(
     if not within:
         work = _fall_back(search, work, chip, rules)
     problem, vertex = int(work["best_problem"][0]), int(work["best_vertex"][0])
+    transform = search.transforms[problem]
     return executed_plan(
-        search.transforms[problem],
+        transform.name,
+        transform.way.dims,
         search.problems[problem : problem + 1],
         joined([search.vertices[vertex : vertex + 1]], VERTEX),
         work,
@@ -267,7 +260,8 @@ def _found(work: np.ndarray) -> bool:
 
 
 def executed_plan(
-    transform: Transform,
+    transform: str,
+    dims: tuple[Dim, ...],
     problem: np.ndarray,
     vertex: np.ndarray,
     work: np.ndarray,
@@ -284,19 +278,19 @@ def executed_plan(
         vertex["weight_load"] = executed_load(vertex["units"])
     work["split"] = work["best"]
     kernel(EXECUTE, problem, vertex, NO_SPANS, work)
-    window_cycles = windowed_cycles(vertex, work, transform.dims)
+    window_cycles = windowed_cycles(vertex, work, dims)
     if window_cycles is not None:
         work["cost"]["calc"] = window_cycles
     method, conv_groups, in_chans, out_chans, units, partial_bytes, *_ = vertex.item()
     return Plan(
         method=METHOD_NAMES[method],
-        transform=transform.name,
+        transform=transform,
         conv_groups_per_group=conv_groups,
         in_chans_per_group=in_chans,
         out_chans_per_group=out_chans,
         units=units,
         partial_bytes=partial_bytes,
-        split=Split.of(work["best"][0], len(transform.dims)),
+        split=Split.of(work["best"][0], len(dims)),
         planned_cycles=int(work["best_cycles"][0]),
         cost=Cost(*work["cost"][0].item()),
         partials=partials_of(problem, vertex, work),

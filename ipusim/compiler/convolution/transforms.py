@@ -8,7 +8,7 @@ addTransformCycleEstimate).
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,25 +20,62 @@ from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
 
 
-class Transform(NamedTuple):
-    """What is done to a convolution before it is split, and its spatial dimensions then.
+class Way(NamedTuple):
+    """A way to transform the spatial dimensions of a batch, which may be joined with them.
 
-    The name lists, in order: "swap" for exchanged operands (of a product: for those that poplibs
-    does not exchange), "expand" and the dimensions whose kernel moves into the input channels,
-    "flatten" and those whose output moves into the output channels, "combine" and the number of
-    groups merged; "none" if nothing of the kind is done.
+    `expand` are the dimensions whose kernel moves into the input channels, `flatten` those whose
+    output moves into the output channels, `dims` all of them then; the kernel has `one_element`,
+    and the innermost dimension a `stride`. `sizes` are the batch then, and what becomes of one
+    input and one output channel; `row` are the integers of a `PROBLEM` that depend on nothing else.
     """
 
-    name: str
+    expand: tuple[int, ...]
+    flatten: tuple[int, ...]
     dims: tuple[Dim, ...]
+    sizes: tuple[int, int, int]
+    one_element: bool
+    stride: int
+    row: tuple[int, ...]
 
 
-def transformed_problems(
-    asked: ConvPass, chip: PlannerChip, rules: PlannerRules
-) -> tuple[list[Transform], np.ndarray]:
-    """Return every transform worth trying, and the `PROBLEM` of each."""
+class Transform(NamedTuple):
+    """What is done to a convolution before it is split, and its input and output channels then.
+
+    Its operands are exchanged if it is a `swap`, and so many groups are merged as the `factor` is.
+    `problem` are the integers of its `PROBLEM`.
+    """
+
+    swap: bool
+    way: Way
+    factor: int
+    channels: tuple[int, int]
+    problem: list[int]
+
+    @property
+    def name(self) -> str:
+        """What is done, in order, "none" if nothing.
+
+        "swap" for exchanged operands (of a product: for those that poplibs does not exchange),
+        "expand" and the dimensions whose kernel moves into the input channels, "flatten" and those
+        whose output moves into the output channels, "combine" and the number of groups merged.
+        """
+        words = ["swap"] if self.swap else []
+        for word, dims in (("expand", self.way.expand), ("flatten", self.way.flatten)):
+            if dims:
+                words.append(f"{word} {''.join(map(str, dims))}")
+        if self.factor > 1:
+            words.append(f"combine {self.factor}")
+        return ", ".join(words) or "none"
+
+
+def problems_of(transforms: Iterable[Transform]) -> np.ndarray:
+    """Return the `PROBLEM` of each transform."""
+    return np.array([one.problem for one in transforms], np.int64).view(PROBLEM)[:, 0]
+
+
+def transforms_of(asked: ConvPass, chip: PlannerChip, rules: PlannerRules) -> list[Transform]:
+    """List every transform worth trying."""
     transforms: list[Transform] = []
-    rows: list[list[int]] = []
     given = _given(asked, chip, rules)
     whole = asked.params.without_dilation()
     for swap in (False, True):
@@ -51,27 +88,13 @@ def transformed_problems(
                 groups = math.ceil(whole.groups / factor)
                 sizes = groups, batch, in_chans * factor, out_chans * factor
                 copies = _copies(asked, rules, swap, way, factor > 1)
-                rows.append([*sizes, *views, *copies, *way.row, *given])
-                transforms.append(Transform(_name(swap, way, factor), way.dims))
-    return transforms, np.array(rows, np.int64).view(PROBLEM)[:, 0]
-
-
-class _Way(NamedTuple):
-    """A way to transform the spatial dimensions of a batch, which may be joined with them.
-
-    `sizes` are the batch then, and what becomes of one input and one output channel; `row` are the
-    integers of a `PROBLEM` that depend on nothing else.
-    """
-
-    expand: tuple[int, ...]
-    flatten: tuple[int, ...]
-    dims: tuple[Dim, ...]
-    sizes: tuple[int, int, int]
-    row: tuple[int, ...]
+                problem = [*sizes, *views, *copies, *way.row, *given]
+                transforms.append(Transform(swap, way, factor, sizes[2:], problem))
+    return transforms
 
 
 @lru_cache(maxsize=1024)
-def _ways(dims: tuple[Dim, ...], batch: int, era: int) -> tuple[_Way, ...]:
+def _ways(dims: tuple[Dim, ...], batch: int, era: int) -> tuple[Way, ...]:
     """List the ways to transform a convolution over some dimensions, whatever its channels."""
     one = ConvParams(1, batch, 1, 1, dims)
     ways = []
@@ -79,9 +102,12 @@ def _ways(dims: tuple[Dim, ...], batch: int, era: int) -> tuple[_Way, ...]:
         expanded = one.expanded(expand)
         for flatten in _subsets(_flattenable(expanded)):
             made, free = expanded.outputs_flattened(flatten).flattened()
-            row = _row(made, (*expand, *flatten, *free), era)
+            moved = *expand, *flatten, *free
             sizes = made.batch, made.in_channels, made.out_channels
-            ways.append(_Way(expand, flatten, made.dims, sizes, row))
+            one_element = all(dim.kernel.size == 1 for dim in made.dims)
+            stride = 1 if len(dims) - 1 in moved else made.dims[-1].stride
+            row = _row(made, moved, era)
+            ways.append(Way(expand, flatten, made.dims, sizes, one_element, stride, row))
     return tuple(ways)
 
 
@@ -93,16 +119,6 @@ def defers_dilation(asked: ConvPass) -> bool:
 def _subsets(dims: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     for count in range(len(dims) + 1):
         yield from itertools.combinations(dims, count)
-
-
-def _name(swap: bool, way: _Way, factor: int) -> str:
-    words = ["swap"] if swap else []
-    for word, dims in (("expand", way.expand), ("flatten", way.flatten)):
-        if dims:
-            words.append(f"{word} {''.join(map(str, dims))}")
-    if factor > 1:
-        words.append(f"combine {factor}")
-    return ", ".join(words) or "none"
 
 
 def _expandable(params: ConvParams) -> tuple[int, ...]:
@@ -136,7 +152,7 @@ def _combine_factors(asked: ConvPass, in_channels: int) -> list[int]:
 
 
 def _copies(
-    asked: ConvPass, rules: PlannerRules, swap: bool, way: _Way, combine: bool
+    asked: ConvPass, rules: PlannerRules, swap: bool, way: Way, combine: bool
 ) -> tuple[bool, bool, bool]:
     """Say which of input, weights and output are rearranged for a transform, whatever the vertex.
 

@@ -6,7 +6,7 @@ poplibs ``lib/poplin/ConvVertexType.cpp`` and, for era 0, ``ConvPlan.cpp`` of ta
 Of float8 ("quarter") AMP alone is offered: its SLIC, for 8 channels, is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import joined
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
+from ipusim.compiler.convolution.transforms import Transform
 from ipusim.compiler.vertices.amp import amp_vertex
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, VERTEX
 from ipusim.compiler.vertices.mac import (
@@ -48,20 +49,17 @@ def each_once(types: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def vertex_types(
-    problems: np.ndarray, asked: ConvPass, chip: PlannerChip, rules: PlannerRules
+    transforms: Iterable[Transform], asked: ConvPass, chip: PlannerChip, rules: PlannerRules
 ) -> list[np.ndarray]:
-    """List the vertex types of each problem as an array of `VERTEX`, most promising first.
+    """List the vertex types for each transform as an array of `VERTEX`, most promising first.
 
     Order: padded peak rate, then padding, then partial size (sortConvVertexTypeCandidates).
     """
-    dims = problems["dims"]
-    inner = dims[:, -1]
-    channels = zip(problems["in_chans"].tolist(), problems["out_chans"].tolist(), strict=True)
-    one_element = (dims["kernel"] == 1).all(axis=1).tolist()
-    strides = np.where(inner["transformed"], 1, inner["stride"]).tolist()
     wanted = _Wanted(asked.in_bytes, asked.out_bytes, asked.kind, chip, rules)
-    sizes = zip(channels, one_element, strides, strict=True)
-    return [_sorted_types(wanted, *each) for each in sizes]
+    return [
+        _sorted_types(wanted, one.channels, one.way.one_element, one.way.stride)
+        for one in transforms
+    ]
 
 
 @lru_cache(maxsize=512)

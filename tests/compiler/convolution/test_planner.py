@@ -22,7 +22,7 @@ from ipusim.compiler.convolution.planner import PlannerRules, forget_plans, plan
 from ipusim.compiler.convolution.record import DIM_SPLIT, PROBLEM, empty_works
 from ipusim.compiler.convolution.rules import PlannerChip
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
-from ipusim.compiler.convolution.transforms import transformed_problems
+from ipusim.compiler.convolution.transforms import problems_of, transforms_of
 from ipusim.compiler.convolution.vertex_types import vertex_types
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
@@ -298,9 +298,10 @@ def partitions(draw):
     """Return (problem, vertex, work) of some operation, each an array of one, any split at all."""
     shape = draw(st.one_of(convolutions(channels=200, size=30), products(300)))
     chip, rules = PlannerChip.of(draw(chips)), draw(all_rules)
-    transforms, problems = transformed_problems(shape, chip, rules)
+    transforms = transforms_of(shape, chip, rules)
+    problems = problems_of(transforms)
     at = draw(st.integers(0, len(transforms) - 1))
-    vertices = vertex_types(problems, shape, chip, rules)[at]
+    vertices = vertex_types(transforms, shape, chip, rules)[at]
     which = draw(st.integers(0, len(vertices) - 1))
     one = problems[at : at + 1], vertices[which : which + 1], empty_works(1, 1)
     if not _totals(*one):
@@ -633,8 +634,7 @@ def test_describe_leaves_out_splits_of_one():
 
 def methods(shape, chip, rules):
     key = PlannerChip.of(CHIPS[chip])
-    _, problems = transformed_problems(shape, key, rules)
-    rows = vertex_types(problems, shape, key, rules)[0]
+    rows = vertex_types(transforms_of(shape, key, rules), shape, key, rules)[0]
     return rows, {METHOD_NAMES[method] for method in rows["method"]}
 
 
@@ -662,7 +662,8 @@ def test_hmac_groupings_are_the_least_for_their_count(in_channels):
 
 def test_transforms():
     key, rules = PlannerChip.of(CHIPS["GC200"]), RULES["GC200"]
-    transforms, problems = transformed_problems(small_conv(), key, rules)
+    transforms = transforms_of(small_conv(), key, rules)
+    problems = problems_of(transforms)
     names = [transform.name for transform in transforms]
     assert names[:4] == ["none", "expand 0", "expand 1", "expand 01"]
     # A kernel of 3 x 3 as the input and the input as the kernel: its field can only be flattened.
@@ -671,13 +672,13 @@ def test_transforms():
     assert expanded["in_chans"] == 9 * 32
     assert expanded["dims"]["out"].tolist() == [1, 1, 2 * 10 * 10]
     depthwise = small_conv(groups=32, in_channels=32, out_channels=32)
-    names = [transform.name for transform in transformed_problems(depthwise, key, rules)[0]]
+    names = [transform.name for transform in transforms_of(depthwise, key, rules)]
     assert [name for name in names if name.startswith("combine")] == [
         "combine 4",
         "combine 8",
         "combine 16",
     ]
-    transforms, _ = transformed_problems(product(8, 16, 32), key, rules)
+    transforms = transforms_of(product(8, 16, 32), key, rules)
     assert [transform.name for transform in transforms] == ["none", "swap"]
 
 
