@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ipusim.errors import (
-    ConfigError,
-    UnknownNameError,
-    check_name,
-    normalise_name,
-    unknown_name,
-)
+from ipusim.errors import ConfigError, check_name, resolve_name
 from ipusim.machine.constants import aliases, load, names
 from ipusim.machine.gpu import GPU_PRECISIONS, Gpu, GpuNode
 from ipusim.runtime.calibration import Fitted, calibration
@@ -127,13 +121,12 @@ def exposed_all_reduce_s(
 
 def _boards(name: str) -> tuple[Gpu, int, str]:
     """Return the board that a name stands for, how many there may be, and where."""
-    if normalise_name(name) in map(normalise_name, (*names(GpuNode), *aliases(GpuNode))):
-        node = load(GpuNode, name)
+    known = (*names(Gpu), *names(GpuNode))
+    found = resolve_name("GPU", name, known, aliases(Gpu) | aliases(GpuNode))
+    if found in names(GpuNode):
+        node = load(GpuNode, found)
         return node.gpu, node.gpus, node.name
-    try:
-        board = load(Gpu, name)
-    except UnknownNameError as error:
-        raise unknown_name("GPU", name, (*names(Gpu), *names(GpuNode))) from error
+    board = load(Gpu, found)
     return board, board.max_gpus, f"one machine with {board.name}"
 
 
