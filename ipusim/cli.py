@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ipusim.errors import ConfigError, IpuSimError
+from ipusim.errors import IpuSimError
 from ipusim.runtime.options.spec import OPTIONS, Option
 
 if TYPE_CHECKING:
@@ -166,16 +166,9 @@ def simulate(
     from ipusim import api
 
     done = api.simulate(model, **_told(options))
-    for what, path, write in (("trace", trace, "to_perfetto"), ("report", report, "to_html")):
-        if path is None:
-            continue
-        try:
-            getattr(done, write)(path)
-        except OSError as error:
-            raise ConfigError(
-                f"The {what} file {str(path)!r} cannot be written ({error.strerror}): choose "
-                "another."
-            ) from error
+    for path, write in ((trace, done.to_perfetto), (report, done.to_html)):
+        if path is not None:
+            write(path)
     price = None if price_per_hour is None else done.price_per_item(price_per_hour)
     if as_json:
         facts = done.to_dict()

@@ -264,14 +264,14 @@ def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
         raise
 
 
-def write_bytes(path: Path, content: bytes) -> Path:
+def write_bytes(path: Path, content: bytes, *, sync: bool = False) -> Path:
     """Write a file as `replace_file` does, with its folder; a StudyError where that cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
+        replace_file(path, content, sync=sync)
     except OSError as error:
         raise StudyError(
-            f"Cannot write {path} ({error.strerror}): choose a folder that can be written to."
+            f"Cannot write {path} ({error.strerror}): choose another place, or make room there."
         ) from error
     return path
 

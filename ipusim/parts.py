@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ipusim.errors import ConfigError
-from ipusim.files import replace_file
+from ipusim.files import replace_file, write_bytes, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,7 @@ class Parts:
         if self._file is None:
             self._rows.update(rows)
         else:
-            self._write(self._part(name), json.dumps(rows).encode())
+            write_text(self._part(name), json.dumps(rows))
 
     def table(self, names: Iterable[int]) -> pd.DataFrame:
         """Return the whole table, its rows in order; on disk it takes the place of its parts."""
@@ -115,7 +115,7 @@ class Parts:
         frame = pd.DataFrame([rows[place] for place in sorted(rows)])
         if self._file is not None:
             texts = {name: frame[name].map(_text) for name in frame if frame[name].dtype == object}
-            self._write(self._file, self._content(frame.assign(**texts)))
+            write_bytes(self._file, self._content(frame.assign(**texts)))
             shutil.rmtree(self._folder, ignore_errors=True)
         return frame
 
@@ -126,14 +126,6 @@ class Parts:
         if self._file.suffix == ".csv":
             return frame.to_csv(index=False, lineterminator="\n").encode()
         return frame.to_parquet(None, engine="pyarrow", index=False)
-
-    def _write(self, path: Path, content: bytes) -> None:
-        try:
-            replace_file(path, content)
-        except OSError as error:
-            raise ConfigError(
-                f"Cannot write {path} ({error.strerror}): make room, then ask again for the rest."
-            ) from error
 
 
 def _text(value: Any) -> Any:

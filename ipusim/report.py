@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipusim import advice
 from ipusim.compiler.program import Program
-from ipusim.files import replace_file
+from ipusim.files import write_text
 from ipusim.runtime.calibration import FittedCosts, Interval, calibration, interval80
 from ipusim.runtime.compile import tile_steps
 from ipusim.runtime.options.spec import RunConfig
@@ -372,12 +372,11 @@ class Report:
 
         Raises
         ------
-        OSError
+        StudyError
             If it cannot be written.
         """
         trace = {"traceEvents": list(events(self)), "displayTimeUnit": "ns"}
-        replace_file(Path(path), json.dumps(trace).encode())
-        return Path(path)
+        return write_text(Path(path), json.dumps(trace))
 
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one page that needs no network: verdict, advice, figures, layers.
@@ -389,7 +388,7 @@ class Report:
 
         Raises
         ------
-        OSError
+        StudyError
             If it cannot be written.
         """
         from ipusim.report_page import write  # with matplotlib, which a number needs not

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 import ipusim
 from ipusim import advice
-from ipusim.files import TEMPLATES, replace_file
+from ipusim.files import TEMPLATES, write_text
 from ipusim.look import OKABE_ITO, PHASES, figure_style
 from ipusim.workload.model import Model
 
@@ -88,8 +88,7 @@ def write(report: Report, path: Path) -> Path:
         line=line("simulate", asked) if asked else "",
         version=ipusim.__version__,
     )
-    replace_file(path, page.encode())
-    return path
+    return write_text(path, page)
 
 
 def figures(report: Report) -> list[tuple[str, str, Figure]]:

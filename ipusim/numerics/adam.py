@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ipusim.errors import DataError
-from ipusim.files import replace_file
+from ipusim.files import write_bytes
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.rounding import NEAREST, Rounding, round_in_place
 
@@ -90,14 +90,7 @@ def save_checkpoint(path: Path, state: AdamState, configuration: Mapping[str, ob
     header = json.dumps({"configuration": configuration, **numbers}, sort_keys=True)
     content = BytesIO()
     np.savez(content, header=header, losses=np.array(state.losses, float), **arrays)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content.getvalue(), sync=True)
-    except OSError as error:
-        raise DataError(
-            f"The checkpoint {str(path)!r} cannot be written ({error.strerror}); choose another "
-            "folder."
-        ) from error
+    write_bytes(path, content.getvalue(), sync=True)
 
 
 def load_checkpoint(path: Path, configuration: Mapping[str, object]) -> AdamState | None:

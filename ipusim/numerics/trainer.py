@@ -132,7 +132,7 @@ def train(
     written every `CHECKPOINT_STEPS`, at the end, and when interrupted; a run that finds its own
     goes on from it and ends in the same bits as one without a break, `stop_after` so many steps of
     this call. `ConfigError` if a loss is not finite, `DataError` for a checkpoint that is damaged
-    or of another configuration, or cannot be written.
+    or of another configuration, `StudyError` for one that cannot be written.
     """
     schedule, configuration = options.schedule, options.configuration(data)
     path = None if checkpoint is None else Path(checkpoint)

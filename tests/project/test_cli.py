@@ -12,6 +12,7 @@ from toy_study import write_study
 import ipusim
 from ipusim import cli, sweeps
 from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.files import write_text
 from ipusim.numerics.kernels.convolution import _convolve_range
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.index import State
@@ -29,7 +30,9 @@ class Report:
         return KEYS | {"options": self.options}
 
     def to_perfetto(self, path):
-        path.write_text("{}")
+        write_text(path, "{}")
+
+    to_html = to_perfetto
 
     def __str__(self):
         return "latency 1.000 ms"
@@ -164,7 +167,7 @@ def test_options_that_are_not_given_are_left_to_the_defaults(capsys, api):
         ("simulate", "resnet50", "--gradient-accumulation", "2"),
         ("simulate", "resnet50", "--speed", "high"),
         ("simulate", "resnet50", "resnet18"),
-        ("simulate", "resnet50", "--trace", "no/such/folder/trace.json"),
+        ("simulate", "resnet50", "--trace", f"{__file__}/trace.json"),
         ("fly",),
         ("reproduce", "-p", "batch"),
         ("sweep", "resnet50", "--micro-batch", "0"),

@@ -7,6 +7,7 @@ import pytest
 
 import ipusim
 from ipusim import report_page
+from ipusim.errors import StudyError
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +22,8 @@ def test_a_page_needs_no_network_and_is_the_same_twice(report, tmp_path):
     for title in ("What would help", "Roofline", "Memory over the program", "Timeline", "Layers"):
         assert f"<h2>{title}</h2>" in page
     assert report.to_html(tmp_path / "b.html").read_text() == page
-    with pytest.raises(OSError, match="missing"):
-        report.to_html(tmp_path / "missing" / "c.html")
+    with pytest.raises(StudyError, match=r"Cannot write .*c\.html"):
+        report.to_html(tmp_path / "a.html" / "c.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
 
 
