@@ -37,10 +37,11 @@ def same_as(
 ) -> Recipe:
     """Return the recipe of an operator that is another one, with inputs at these places.
 
-    At ``zero``, if not 0, is the zero of its quantised results; it has ``more`` attributes.
+    At ``zero``, if not 0, is the zero of its quantised results; it has ``more`` attributes. Its
+    channels may be last in data, as an attribute says, but not in weights.
     """
 
-    def recipe(p: Parts) -> str:
+    def plain(p: Parts) -> str:
         if quantised:
             p.note(_AS_FLOAT)
         chosen = [place for place in places or range(len(p.node.input)) if p.has(place)]
@@ -48,6 +49,9 @@ def same_as(
         kept = {k: v for k, v in p.node.given.items() if k != "channels_last"}
         result = p(op_type, *operands, **kept, **more)
         return _rectified(p, result, zero) if zero else result
+
+    def recipe(p: Parts) -> str:
+        return (_channels_last(plain) if p.get("channels_last") else plain)(p)
 
     return recipe
 
@@ -361,12 +365,6 @@ def _last_kernel(weights: int, *places: int) -> Recipe:
     return recipe
 
 
-def _quantised_conv(p: Parts) -> str:
-    """QLinearConv of com.microsoft, whose channels may be last in data, but not in weights."""
-    plain = same_as("Conv", 0, 3, 8, quantised=True, zero=7)
-    return (_channels_last(plain) if p.get("channels_last") else plain)(p)
-
-
 def _into_blocks(p: Parts) -> str:
     """ReorderInput of onnxruntime's blocks of channels: of channels that may be last."""
     rank = len(p.shape())
@@ -629,7 +627,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "DynamicQuantizeLSTM": _quantised_lstm,
             "MatMulIntegerToFloat": same_as("MatMul", 0, 1, quantised=True),
             "DynamicQuantizeMatMul": same_as("MatMul", 0, 1, quantised=True),
-            "QLinearConv": _quantised_conv,
+            "QLinearConv": same_as("Conv", 0, 3, 8, quantised=True, zero=7),
             "QGemm": same_as("Gemm", 0, 3, 6, quantised=True, zero=8),
             "QLinearAdd": same_as("Add", 0, 3, quantised=True, zero=7),
             "QLinearMul": same_as("Mul", 0, 3, quantised=True),

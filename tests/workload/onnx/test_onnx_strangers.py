@@ -73,6 +73,24 @@ CASES = {
         IMAGE,
         (8 * 6 * 5 * 4, (2, 8, 6, 5)),
     ),
+    "quantised mean of a field, channels last": (
+        _node("QLinearGlobalAveragePool", ["x", "s", "z", "s", "z"], channels_last=1),
+        {"s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)},
+        IMAGE,
+        (0, (2, 1, 1, 4)),
+    ),
+    "quantised means, channels last": (
+        _node(
+            "QLinearAveragePool",
+            ["x", "s", "z", "s", "z"],
+            channels_last=1,
+            kernel_shape=[2, 3],
+            strides=[2, 3],
+        ),
+        {"s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)},
+        IMAGE,
+        (0, (2, 4, 2, 4)),
+    ),
     "halves": (
         _node("BiasSplitGelu", ["x", "b"]),
         {"b": [16]},
