@@ -15,7 +15,6 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.resampling import resized, sampled
 from ipusim.workload.onnx.shapes import MISFITS, by_names
 
 
@@ -146,9 +145,6 @@ _COMPUTED: dict[str, Callable[..., np.ndarray]] = {
     "LpNormalization": _normalised,
     "Mean": lambda node, *given: (sum(given[1:], given[0]) / len(given)).astype(given[0].dtype),
     "NonMaxSuppression": _suppressed,
-    "GridSample": sampled,
-    "Resize": resized,
-    "Upsample": resized,
 }
 """Operators that the evaluator does not compute in all forms, or box by box in Python.
 
@@ -182,6 +178,23 @@ def _of_flat_rows(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.Node
         helper.make_node(node.op_type, ["flat"], ["rows"], axis=-1),
         helper.make_node("Reshape", ["rows", "shape"], [y]),
     ]
+
+
+def _resize(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """Upsample and the first Resize scaled positions, and took the element before each."""
+    own = _given(node)
+    scales = given[node.input[1]] if len(node.input) > 1 else np.array(own["scales"], np.float32)
+    given["scales"] = scales
+    where = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    inputs = [node.input[0], "", "scales"]
+    return _node(node, "Resize", inputs, mode=own.get("mode", "nearest"), **where)
+
+
+def _grid_sample(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """Modes of GridSample lost the "bi" of images when it took volumes."""
+    own = _given(node)
+    mode = own.pop("mode", b"bilinear").decode().removeprefix("bi")
+    return _node(node, "GridSample", list(node.input), **own, mode=mode)
 
 
 def _roi_align(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
@@ -239,6 +252,9 @@ _AS_INPUTS: dict[str, tuple[int, tuple[str, ...]]] = by_names(
 _FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto]]]] = by_names(
     {
         "LogSoftmax Hardmax": (13, _of_flat_rows),
+        "Upsample": (11, _resize),
+        "Resize": (11, _resize),
+        "GridSample": (20, _grid_sample),
         "RoiAlign": (16, _roi_align),
         "Scatter": (11, _scatter),
         # Those of 19 have the older ones as special cases.
