@@ -153,13 +153,25 @@ def _scan():
     return make_model([scan], {"x": [3, 5]}, ["y"], {"start": noise(3)}), {"x": noise(3, 5)}
 
 
+def _mapped():
+    """A body over the items of a sequence, with the same number for each."""
+    body = _body([_node("Mul", "item twice", "out")], "item twice", "out")
+    nodes = [
+        _node("SplitToSequence", "x", "items", axis=1),
+        _node("SequenceMap", "items two", "doubles", body=body),
+        _node("ConcatFromSequence", "doubles", "y", axis=0),
+    ]
+    two = {"two": np.array(2, np.float32)}
+    return make_model(nodes, {"x": [3, 4]}, ["y"], two), {"x": noise(3, 4)}
+
+
 def _rows():
     """Single elements along an axis that is longer than onnx's own evaluator takes."""
     places = np.argsort(noise(100, 3), axis=0)[:70, :2]
     return single("GatherElements", {"x": (100, 3)}, {"i": places}, axis=0), {"x": noise(100, 3)}
 
 
-@pytest.mark.parametrize("case", [_loop, _branch, _scan, _rows])
+@pytest.mark.parametrize("case", [_loop, _branch, _scan, _mapped, _rows])
 def test_bodies_are_run_as_onnxruntime_runs_them(case):
     model, feed = case()
     expected = onnxruntime_outputs(model, feed)["y"]

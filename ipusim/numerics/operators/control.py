@@ -8,8 +8,8 @@ import numpy as np
 from ipusim.errors import WorkloadError
 from ipusim.numerics.operators.registry import Arrays
 from ipusim.numerics.program import Node
+from ipusim.workload.onnx.control import SCAN_WITHOUT_BATCH_OPSET
 
-SCAN_WITHOUT_BATCH_OPSET = 9
 MOST_ROUNDS = 100_000
 """Rounds of a loop that data may ask for; a body takes some 0.1 ms, and one may never end."""
 
@@ -75,8 +75,18 @@ def scan(node: Node, inputs: Arrays, body: Body) -> list[np.ndarray]:
     ]
 
 
+def mapped(_node: Node, inputs: Arrays, body: Body) -> list[list[np.ndarray]]:
+    """SequenceMap: the body for every item, of all inputs that are sequences."""
+    rounds = [
+        body("body", *(item[place] if isinstance(item, list) else item for item in inputs))
+        for place in range(len(inputs[0]))
+    ]
+    return [list(items) for items in zip(*rounds, strict=True)]
+
+
 CONTROL: dict[str, Callable[[Node, Arrays, Body], list[np.ndarray]]] = {
     "If": branch,
     "Loop": loop,
     "Scan": scan,
+    "SequenceMap": mapped,
 }

@@ -24,6 +24,9 @@ from ipusim.workload.onnx.recipes import Parts, Recipe
 from ipusim.workload.onnx.shapes import FLOAT, by_names
 from ipusim.workload.operators.base import round_prefix
 
+SCAN_WITHOUT_BATCH_OPSET = 9
+"""Before it, a Scan has a batch of sequences, whose lengths are its first input."""
+
 
 def _body(p: Parts, attribute: str, prefix: str, *given: str) -> list[str]:
     """Visit a branch or loop body, its inputs bound to values; return what it gives."""
@@ -148,6 +151,11 @@ def _refuse_trips(p: Parts) -> None:
 
 def _scan(p: Parts) -> None:
     """Scan over an axis of its inputs: unrolled, in whichever direction."""
+    if p.opset < SCAN_WITHOUT_BATCH_OPSET:
+        raise p.node.error(
+            f"is of operator set {p.opset}, which scans batches; export it with "
+            f"{SCAN_WITHOUT_BATCH_OPSET} or newer"
+        )
     count = p.node.given["num_scan_inputs"]
     carried, rounds = p.node.input[: len(p.node.input) - count], []
     scanned = p.node.input[len(carried) :]
@@ -239,6 +247,17 @@ def _whole(p: Parts) -> None:
     _join(p, _items(p), p.out(), axis=p.get("axis", 0), new_axis=new)
 
 
+def _map(p: Parts) -> None:
+    """SequenceMap: the body for every item, of all inputs that are sequences."""
+    results: list[list[str]] = []
+    for place in range(len(_items(p))):
+        known = p.walk.sequences
+        given = [known[name][place] if name in known else name for name in p.node.input]
+        results.append(_body(p, "body", round_prefix(p.label, place), *given))
+    for output, items in zip(p.node.output, zip(*results, strict=True), strict=False):
+        p.walk.sequences[output] = list(items)
+
+
 def _length(p: Parts) -> None:
     p.context.constant(p.out(), np.array(len(_items(p)), np.int64))
 
@@ -258,6 +277,7 @@ CONTROL: dict[str, Recipe] = by_names(
         "SequenceErase": _erase,
         "SequenceAt": lambda p: _bind(p, p.out(), _items(p)[_place(p, 1) or 0]),
         "SequenceLength": _length,
+        "SequenceMap": _map,
         "ConcatFromSequence": _whole,
         "Optional OptionalGetElement": lambda p: _bind(p, p.out(), p.node.input[0]),
         "OptionalHasElement": _is_there,
@@ -266,6 +286,7 @@ CONTROL: dict[str, Recipe] = by_names(
 """Recipes by operator, of standard ones alone."""
 
 OF_SEQUENCES = (
-    *("SequenceInsert", "SequenceErase", "SequenceAt", "SequenceLength", "ConcatFromSequence"),
+    *("SequenceInsert", "SequenceErase", "SequenceAt", "SequenceLength", "SequenceMap"),
+    "ConcatFromSequence",
 )
 """Those whose first input is a sequence."""

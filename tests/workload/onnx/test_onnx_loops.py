@@ -5,6 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_single_op import make_model
 
+from ipusim.errors import WorkloadError
 from ipusim.workload.onnx import from_onnx
 from ipusim.workload.operators.base import name_in_body
 from ipusim.workload.training import training_graphs
@@ -146,3 +147,31 @@ def test_rounds_have_one_body_and_gradients_go_back_through_all():
     # The gradient of a carried state is carried; what the first round reads needs none.
     assert [op.function for op in backward].count("carry") == TRIPS - 1
     assert sum(op.macs for op in backward) == (2 * TRIPS - 1) * graph.macs // TRIPS
+
+
+def test_a_scan_of_batches_is_refused():
+    model = _scan()
+    model.opset_import[0].version = 8
+    with pytest.raises(WorkloadError, match="set 8, which scans batches; export it with 9"):
+        from_onnx(model)
+
+
+def test_a_body_is_mapped_over_the_items_of_sequences():
+    body = helper.make_graph(
+        [_node("MatMul", "a w", "b"), _node("Add", "b c", "d")],
+        "body",
+        [_info("a"), _info("c")],
+        [_info("d"), _info("b")],
+    )
+    nodes = [
+        _node("SplitToSequence", "xs", "parts", axis=0),
+        _node("SequenceConstruct", "h h h", "others"),
+        _node("SequenceMap", "parts others", "sums products", body=body),
+        _node("ConcatFromSequence", "sums", "y", axis=0),
+        _node("SequenceAt", "products last", "z"),
+    ]
+    weights = {"w": [4, 4], "last": np.array(TRIPS - 1)}
+    inputs = {"xs": [TRIPS, 2, 4], "h": [2, 4]}
+    graph = from_onnx(make_model(nodes, inputs, ["y", "z"], weights)).graph()
+    assert [graph.tensors[name].shape for name in graph.outputs] == [(TRIPS, 2, 4), (1, 2, 4)]
+    assert graph.macs == TRIPS * 2 * 16
