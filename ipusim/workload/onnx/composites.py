@@ -7,7 +7,9 @@ follow by themselves. What it leaves out or bounds from above is said in the not
 from math import prod
 
 import numpy as np
+from onnx import helper
 
+from ipusim.workload.onnx.reader import is_kept
 from ipusim.workload.onnx.recipes import BATCH_FIRST, VENDOR, Parts, Recipe, of_domain
 from ipusim.workload.onnx.shapes import axis_of, dft_axis, frame_length
 
@@ -297,6 +299,15 @@ def _lp_pool(p: Parts) -> str:
     return p("Sqrt", p(kind, p("Square", p.input(0)), **kept))
 
 
+def _eye(p: Parts) -> str:
+    """EyeLike: a constant, whatever the values of its input."""
+    kind = int(p.get("dtype", p.kind()))
+    if not is_kept(p.shape(), kind):
+        return p.stored(*p.shape(), learnable=False)
+    eye = np.eye(*p.shape(), int(p.get("k", 0)), dtype=helper.tensor_dtype_to_np_dtype(kind))
+    return p.context.constant(f"{p.label}.ones", eye)
+
+
 def _hardmax(p: Parts) -> str:
     x, axis = p.input(0), axis_of(int(p.get("axis", -1)), len(p.shape()))
     best = p.over("ReduceMax", x, axis)
@@ -582,6 +593,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "Einsum": _einsum,
             "LpNormalization": _lp_norm,
             "LpPool GlobalLpPool": _lp_pool,
+            "EyeLike": _eye,
             "Hardmax": _hardmax,
             "SimplifiedLayerNormalization": same_as("RMSNormalization", 0, 1),
             "OneHot": _one_hot,

@@ -322,6 +322,14 @@ def test_a_sequence_leaves_the_graph_tensor_by_tensor():
     assert graph.outputs == ("b", "a")
 
 
+@pytest.mark.parametrize("rows", [4, 400])
+def test_a_diagonal_like_data_is_a_constant(rows):
+    nodes = [_node("EyeLike", ["x"], ["e"], k=1), _node("Add", ["x", "e"], ["y"])]
+    graph = from_onnx(make_model(nodes, {"x": ["n", 500]}, ["y"])).graph(rows)
+    assert [(op.function, op.inputs) for op in graph.ops] == [("add", ("x", "e"))]
+    assert (graph.parameters, graph.tensors["e"].role) == (0, "constant")
+
+
 def test_transpose_of_unit_axes_is_a_view():
     model = single("Transpose", {"x": [2, 1, 5]}, perm=[1, 0, 2])
     assert not from_onnx(model).graph().ops[0].params.moves_data

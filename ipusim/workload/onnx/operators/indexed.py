@@ -267,7 +267,7 @@ INDEXED_HANDLERS: dict[str, Handler] = by_names(
         "NonZero Compress": bounded,
         "NonMaxSuppression": suppression,
         # Trilu keeps or clears single elements; random ones are drawn like the mask of a dropout.
-        "Trilu EyeLike": one_pass("select"),
+        "Trilu": one_pass("select"),
         "RandomNormalLike RandomUniformLike Bernoulli": one_pass("dropout"),
         "GridSample": grid_sample,
         "RoiAlign MaxRoiPool": roi_align,
