@@ -7,7 +7,7 @@ branches depend, has to come from the user.
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add, floordiv, mul, sub
 from typing import Any
@@ -27,6 +27,8 @@ _ANONYMOUS = re.compile(r"^$|^\?$|unk__|dynamic_axes|_dim_\d|^s\d+$|^dyn|^None$"
 _BATCH = "batch without a name"
 _SERIES_RANK, _IMAGE_RANK = 2, 4
 _IMAGE_SIDE, _SOUND, _LENGTH = 224, 16_000, 128
+_LONGEST_SUM = 200
+"""Letters of a size that is computed from others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +40,25 @@ class Given:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class OfBatch:
+    """A size that is a sum or product of the batch and numbers, such as twice the batch."""
+
+    text: str
+    name: str
+
+    def at(self, batch: int) -> int:
+        """Return the size at a batch."""
+        return _arithmetic(ast.parse(self.text, mode="eval").body, {self.name: batch})
+
+
+Size = int | str | OfBatch | None
+"""A size: known, free, or of the batch, which is None itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPlan:
-    """Inputs with every size known but the batch (None), and those whose value is known.
+    """Inputs with every size known but those of the batch, and those whose value is known.
 
     A value that is one number is repeated to the ``filled`` shape of its input.
     ``fixed`` is the batch that the file fixes, 0 where it is free and None where the inputs share
@@ -67,8 +85,9 @@ class InputPlan:
         return np.broadcast_to(array, _at_batch(self.filled.get(name, array.shape), batch))
 
 
-def _at_batch(shape: Sequence[int | None], batch: int) -> tuple[int, ...]:
-    return tuple(batch if size is None else int(size) for size in shape)
+def _at_batch(shape: Sequence[Size], batch: int) -> tuple[int, ...]:
+    sizes = (size.at(batch) if isinstance(size, OfBatch) else size for size in shape)
+    return tuple(batch if size is None else int(size) for size in sizes)
 
 
 def free_sizes(inputs: Sequence[DataInput]) -> dict[str, list[str]]:
@@ -105,8 +124,9 @@ def plan_inputs(
     for name, size in symbols.items():
         _check_size(name, size)
     named, batch = _batch_symbols(data, axis)
+    batch = {name for name in batch if not _is_sum_of(name, batch)}
     defaults = {symbols[name] for name in batch if name in symbols}
-    shapes: dict[str, list[int | str | None]] = {}
+    shapes: dict[str, list[Size]] = {}
     for item in data:
         unranked = [""] * len(given.shapes.get(item.name, ()))
         shape = unranked if item.shape is None else list(item.shape)
@@ -119,7 +139,7 @@ def plan_inputs(
         )
     for name, shape in (shapes | filled).items():
         shapes[name] = [
-            None if isinstance(size, str) and size in batch else _size(size, symbols)
+            None if isinstance(size, str) and size in batch else _size(size, symbols, batch)
             for size in shape
         ]
     _refuse_free([*data, *(item for item in inputs if item.name in filled)], shapes, label)
@@ -202,7 +222,7 @@ def _terms(text: str) -> list[str]:
 
 def _bind(
     item: DataInput,
-    shape: list[int | str | None],
+    shape: list[Size],
     given: Sequence[int],
     symbols: dict[str, int],
     batch: set[str],
@@ -232,17 +252,32 @@ def _bind(
             shape[axis] = int(size)
 
 
-def _size(size: int | str | None, symbols: Mapping[str, int]) -> int | str | None:
+def _size(size: Size, symbols: Mapping[str, int], batch: Collection[str] = ()) -> Size:
     """Return a size, a named one and sums and products of named ones computed if known."""
     if not isinstance(size, str) or size in symbols:
         return symbols.get(size, size) if isinstance(size, str) else size
     names = _terms(size)
-    if not names or not set(names) <= set(symbols) or len(size) > 200:
+    if not names or len(size) > _LONGEST_SUM:
+        return size
+    if _is_sum_of(size, batch):
+        return OfBatch(size, names[0])
+    if not set(names) <= set(symbols):
         return size
     try:
         return _arithmetic(ast.parse(size, mode="eval").body, symbols)
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
         return size
+
+
+def _is_sum_of(size: str, batch: Collection[str]) -> bool:
+    """Whether a size is of one of these and numbers alone."""
+    names = set(_terms(size))
+    if len(names) != 1 or size in names or not names <= set(batch):
+        return False
+    try:
+        return OfBatch(size, names.pop()).at(1) >= 0
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return False
 
 
 _OPERATIONS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv, ast.Div: floordiv}
@@ -273,9 +308,7 @@ class OpenSizes(WorkloadError):
         return replace(given, dims={**self.dims, **given.dims}, shapes=shapes)
 
 
-def _refuse_free(
-    inputs: Sequence[DataInput], shapes: dict[str, list[int | str | None]], label: str
-) -> None:
+def _refuse_free(inputs: Sequence[DataInput], shapes: dict[str, list[Size]], label: str) -> None:
     dims: dict[str, int] = {}
     whole: dict[str, list[int]] = {}
     for item in inputs:
@@ -309,11 +342,13 @@ def _refuse_free(
     raise OpenSizes(str(file_error(label, f"leaves sizes open ({listed})", advice)), dims, whole)
 
 
-def _typical(name: str, shape: Sequence[int | str | None], axis: int) -> int:
+def _typical(name: str, shape: Sequence[Size], axis: int) -> int:
     """Return a size to suggest: the side of an image, a second of sound, a sentence, no past."""
     size = shape[axis]
     if isinstance(size, int):
         return size
+    if isinstance(size, OfBatch):
+        return size.at(1)
     # The first free size behind a fixed one is the batch of a state, as in (layers, batch, hidden).
     stacked = None not in shape and (axis == 0 or isinstance(shape[0], int))
     if size is None or (not size and stacked):
@@ -330,9 +365,10 @@ def _typical(name: str, shape: Sequence[int | str | None], axis: int) -> int:
     return _IMAGE_SIDE if is_image else _LENGTH
 
 
-def shown(shape: Sequence[int | str | None]) -> str:
+def shown(shape: Sequence[Size]) -> str:
     """Return a shape as text, free sizes by name."""
-    return "[" + ", ".join("batch" if n is None else str(n or "?") for n in shape) + "]"
+    texts = (n.text if isinstance(n, OfBatch) else n for n in shape)
+    return "[" + ", ".join("batch" if n is None else str(n or "?") for n in texts) + "]"
 
 
 def _value(item: DataInput, given: Any, label: str) -> np.ndarray:

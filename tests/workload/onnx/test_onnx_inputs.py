@@ -344,3 +344,28 @@ def test_a_file_of_another_kind_is_no_name_of_the_zoo(tmp_path):
         load_model(path)
     with pytest.raises(UnknownNameError):
         load_model("net." + "p" * 5000)
+
+
+@pytest.mark.parametrize("open_size", [False, True])
+def test_a_size_may_be_a_sum_or_product_of_the_batch(open_size):
+    rows = ["batch", "length" if open_size else 8]
+    twice = ["2*batch + 1", "length" if open_size else 8]
+    node = helper.make_node("Concat", ["a", "b"], ["y"], axis=0)
+    model = make_model([node], {"a": rows, "b": twice}, ["y"])
+    if open_size:
+        with pytest.raises(WorkloadError, match=r"--dim length=128'"):
+            from_onnx(model)
+    read = from_onnx(model, dims={"length": 8} if open_size else {})
+    for batch in (1, 3):
+        graph = read.graph(batch)
+        sizes = [graph.tensors[name].shape[0] for name in (*graph.inputs, *graph.outputs)]
+        assert sizes == [batch, 2 * batch + 1, 3 * batch + 1]
+    assert (
+        from_onnx(model, dims={"batch": 2, "length": 8} if open_size else {"batch": 2}).batch == 2
+    )
+
+
+def test_a_sum_of_the_batch_alone_is_the_batch():
+    node = helper.make_node("Relu", ["x"], ["y"])
+    graph = from_onnx(make_model([node], {"x": ["2*batch", 8]}, ["y"])).graph(4)
+    assert graph.tensors["x"].shape == (4, 8)
