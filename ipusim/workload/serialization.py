@@ -13,7 +13,7 @@ embedding_ops.py) looks every index up in every part of the table, masks the row
 parts, and adds the results up. The gradient stays one addition into a whole table.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ipusim.errors import ConfigError, resolve_name, unknown_name
@@ -84,7 +84,8 @@ def _serialised(graph: Graph, product: SerialProduct) -> Graph:
             continue
         own = op is forward or op.source == product.op
         if own and isinstance(op.params, Gather) and op.params.function == "lookup":
-            _Parts(op, product.factor, "rows", tensors, ops).look_up()
+            parts = _Parts(op, product.factor, "rows", tensors, ops)
+            parts.add_up(parts.lookups())
             continue
         if not own or not isinstance(op.params, MatMul):
             ops.append(op)
@@ -92,7 +93,7 @@ def _serialised(graph: Graph, product: SerialProduct) -> Graph:
         cut = _CUT[op.params.pass_kind][DIMENSIONS.index(product.dimension)]
         parts = _Parts(op, product.factor, cut, tensors, ops)
         if cut == "k":
-            parts.add_up()
+            parts.add_up(parts.products())
             continue
         sums = _accumulation(op, consumers[op.outputs[0]], tensors)
         if sums is not None and op.outputs[0] not in graph.kept:
@@ -142,13 +143,12 @@ class _Parts:
     tensors: dict[str, Tensor]
     ops: list[Op]
 
-    def add_up(self) -> None:
-        """Add each part to the sum of those before it."""
+    def add_up(self, parts: Iterator[str]) -> None:
+        """Add each part, as soon as it is there, to the sum of those before it."""
         like = self.tensors[self.op.outputs[0]]
-        total = self._product(0)
+        total = next(parts)
         params = Elementwise.in_place("add", like.elements)
-        for part in range(1, self.factor):
-            addend = self._product(part)
+        for part, addend in enumerate(parts, start=1):
             if part == self.factor - 1:
                 self._emit(self.op.name, params, (total, addend), like.name)
             else:
@@ -157,15 +157,13 @@ class _Parts:
     def put_together(self) -> None:
         """Compute all parts; their result is a view of them."""
         like = self.tensors[self.op.outputs[0]]
-        made = [self._product(part) for part in range(self.factor)]
         view = Layout(function="concat", elements=like.elements, moves_data=False)
-        self._emit(self.op.name, view, tuple(made), like.name)
+        self._emit(self.op.name, view, tuple(self.products()), like.name)
 
     def accumulate(self, sums: Op) -> None:
         """Add each part of a gradient to its part of an accumulator."""
         accumulator, result = sums.inputs[0], sums.outputs[0]
-        for part in range(self.factor):
-            made = self._product(part)
+        for part, made in enumerate(self.products()):
             elements = self.tensors[made].elements
             last = part == self.factor - 1
             name = result if last else f"{result}.part{part}"
@@ -175,16 +173,15 @@ class _Parts:
             self.ops.append(replace(added, inputs=(accumulator, made)))
         del self.tensors[self.op.outputs[0]]
 
-    def look_up(self) -> None:
-        """Look every index up in each part of a table; add up what lies in it, by a mask."""
+    def lookups(self) -> Iterator[str]:
+        """Look every index up in each part of a table; a mask clears what lies in others."""
         table, indices = self.op.inputs
         ids, like = self.tensors[indices], self.tensors[self.op.outputs[0]]
         compare = Elementwise(function="less", elements=ids.elements, broadcast=True)
         above = replace(compare, function="greater_or_equal")
         both = replace(compare, function="and", broadcast=False)
         masked = Elementwise.in_place("mul", like.elements, broadcast=True)
-        add = Elementwise.in_place("add", like.elements)
-        total, first = "", 0
+        first = 0
         for part in range(self.factor):
             stop = first + self._share(self.op.params.rows, part)
             start, end = self._number("first", first), self._number("stop", stop)
@@ -197,13 +194,7 @@ class _Parts:
             high = self._step(f"above{part}", above, (indices, start), ids.shape, "bool")
             inside = self._step(f"in{part}", both, (low, high), ids.shape, "bool")
             mask = self._step(f"mask{part}", Cast(), (inside,), ids.shape)
-            result = self._step(f"masked{part}", masked, (found, mask), like.shape)
-            if part == self.factor - 1:
-                self._emit(self.op.name, add, (total, result), like.name)
-            else:
-                total = (
-                    self._step(f"sum{part}", add, (total, result), like.shape) if part else result
-                )
+            yield self._step(f"masked{part}", masked, (found, mask), like.shape)
             first = stop
 
     def _number(self, label: str, value: int) -> str:
@@ -218,15 +209,16 @@ class _Parts:
         least, over = divmod(whole, self.factor)
         return size // whole * (least + (part < over))
 
-    def _product(self, part: int) -> str:
-        """Add the product of one part and return its result."""
-        size = self._share(getattr(self.op.params, self.cut), part)
-        params = replace(self.op.params, **{self.cut: size})
-        inputs = [
-            self._slice(name, part) if self.cut in operand else name
-            for name, operand in zip(self.op.inputs[:2], ("mk", "kn"), strict=True)
-        ]
-        return self._step(f"part{part}", params, tuple(inputs), (params.m * params.n,))
+    def products(self) -> Iterator[str]:
+        """Add the product of each part and return its result."""
+        for part in range(self.factor):
+            size = self._share(getattr(self.op.params, self.cut), part)
+            params = replace(self.op.params, **{self.cut: size})
+            inputs = [
+                self._slice(name, part) if self.cut in operand else name
+                for name, operand in zip(self.op.inputs[:2], ("mk", "kn"), strict=True)
+            ]
+            yield self._step(f"part{part}", params, tuple(inputs), (params.m * params.n,))
 
     def _slice(self, name: str, part: int) -> str:
         """Return a part of an operand, which is a view: of parameters without an operator."""
