@@ -12,6 +12,7 @@ positions as its kernel (``lib/poplin/ConvPlan.cpp``, weight-update pass).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -39,27 +40,26 @@ class Window(NamedTuple):
     groups: int = 1
 
 
-def _spread(x: np.ndarray, window: Window) -> np.ndarray:
-    """Return the input with zeros between its elements and around them."""
-    if window.input_dilation != (1, 1):
-        batch, channels, rows, columns = x.shape
-        down, across = window.input_dilation
-        wide = np.zeros(
-            (batch, channels, (rows - 1) * down + 1, (columns - 1) * across + 1), np.float32
-        )
-        wide[:, :, ::down, ::across] = x
+def widened(
+    x: np.ndarray, dilation: Sequence[int], lower: Sequence[int], upper: Sequence[int]
+) -> np.ndarray:
+    """Return an array with zeros between its elements along the last axes, and around them.
+
+    Where `lower` or `upper` ends have a negative padding the array is cropped.
+    """
+    lead = x.ndim - len(dilation)
+    if max(dilation) > 1:
+        field = [(size - 1) * step + 1 for size, step in zip(x.shape[lead:], dilation, strict=True)]
+        wide = np.zeros((*x.shape[:lead], *field), np.float32)
+        wide[(..., *(slice(None, None, step) for step in dilation))] = x
         x = wide
-    lower, upper = window.padding_lower, window.padding_upper
-    if any(max(0, size) for size in (*lower, *upper)):
-        pads = [(max(0, low), max(0, high)) for low, high in zip(lower, upper, strict=True)]
-        x = np.pad(x, ((0, 0), (0, 0), *pads))
-    if any(size < 0 for size in (*lower, *upper)):
-        rows, columns = (
-            slice(max(0, -low), size - max(0, -high))
-            for low, high, size in zip(lower, upper, x.shape[2:], strict=True)
-        )
-        x = x[:, :, rows, columns]
-    return writable(x)
+    ends = list(zip(lower, upper, strict=True))
+    if max(*lower, *upper) > 0:
+        pads = [(max(0, low), max(0, high)) for low, high in ends]
+        x = np.pad(x, [(0, 0)] * lead + pads)
+    sizes = zip(ends, x.shape[lead:], strict=True)
+    kept = (slice(max(0, -low), size - max(0, -high)) for (low, high), size in sizes)
+    return writable(x[(..., *kept)])
 
 
 @lru_cache(maxsize=64)
@@ -139,7 +139,7 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, rounding: Round
     that of partials.
     """
     kernel = (weights.shape[2], weights.shape[3])
-    spread = _spread(x, window)
+    spread = widened(x, window.input_dilation, window.padding_lower, window.padding_upper)
     sizes = zip(spread.shape[2:], kernel, window.stride, window.dilation, strict=True)
     field = tuple((size - step * (taps - 1) - 1) // hop + 1 for size, taps, hop, step in sizes)
     order = _sum_order(weights.shape[1], kernel)
@@ -223,7 +223,7 @@ def weight_gradient(
     in_group = x.shape[1] // window.groups
     blocks = -(-batch // PASS_DEPTH)
     partial = np.empty((blocks, out_channels, in_group * prod(kernel)), np.float32)
-    spread = _spread(x, window)
+    spread = widened(x, window.input_dilation, window.padding_lower, window.padding_upper)
     width = spread.shape[3]
     down, across = (
         np.arange(size) * hop for size, hop in zip(gradient.shape[2:], window.stride, strict=True)

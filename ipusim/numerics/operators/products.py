@@ -14,6 +14,7 @@ from ipusim.numerics.kernels.convolution import (
     convolve,
     mirrored,
     weight_gradient,
+    widened,
 )
 from ipusim.numerics.kernels.matmul import multiply
 from ipusim.numerics.operators.registry import (
@@ -91,18 +92,15 @@ def _seen_planes(x: np.ndarray, taps: int, conv: Conv) -> np.ndarray:
     """
     if x.ndim < _VOLUME_RANK:
         return x
-    batch, channels, depth, *plane = x.shape
-    spread = conv.input_dilation[0] if conv.input_dilation else 1
-    wide = np.zeros((batch, channels, (depth - 1) * spread + 1, *plane), np.float32)
-    wide[:, :, ::spread] = x
+    step = conv.input_dilation[0] if conv.input_dilation else 1
     low, high = conv.padding_lower[0], conv.padding_upper[0]
-    wide = np.pad(wide, [(0, 0), (0, 0), (max(0, low), max(0, high)), (0, 0), (0, 0)])
-    wide = wide[:, :, max(0, -low) : wide.shape[2] - max(0, -high)]
+    wide = widened(x, (step, 1, 1), (low, 0, 0), (high, 0, 0))
     reach = conv.dilation[0] * (taps - 1) + 1
     windows = np.lib.stride_tricks.sliding_window_view(wide, reach, axis=2)
     seen = windows[:, :, :: conv.stride[0], ..., :: conv.dilation[0]].transpose(0, 2, 1, 5, 3, 4)
+    plane = x.shape[3:]
     grouped = seen.reshape(*seen.shape[:2], conv.groups, -1, taps, *plane).swapaxes(3, 4)
-    return grouped.reshape(batch * seen.shape[1], -1, *plane)
+    return grouped.reshape(len(x) * seen.shape[1], -1, *plane)
 
 
 def _sums(x: np.ndarray, weights: np.ndarray, conv: Conv, arithmetic: Arithmetic) -> np.ndarray:
