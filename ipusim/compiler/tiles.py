@@ -26,7 +26,6 @@ class ChipLike(Protocol):
     data_path_bytes: int
     exchange_bytes_per_cycle: int
     memcpy_bytes_per_cycle: int
-    max_sync_delay_cycles: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Every replica does the same, so one is simulated; only collectives and the host 
 are.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -126,11 +127,8 @@ def _collectives(
 
 def _norm_reductions(graph: Graph, config: RunConfig) -> tuple[collectives.Collective, ...]:
     """Return the reductions of a micro-batch for norms whose statistics replicas share."""
-    sizes: dict[int, int] = {}
-    for op in graph.ops:
-        if isinstance(op.params, Norm) and op.params.replica_span > 1:
-            size = STATISTICS_BYTES * op.params.channels
-            sizes[size] = sizes.get(size, 0) + 1
+    found = (op.params for op in graph.ops if isinstance(op.params, Norm))
+    sizes = Counter(STATISTICS_BYTES * one.channels for one in found if one.replica_span > 1)
     return tuple(
         collectives.cross_ipu_reductions(
             config.system, config.batch_norm_span, count, size, config.ipus_per_replica
