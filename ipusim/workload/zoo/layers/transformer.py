@@ -19,8 +19,9 @@ ACTIVATIONS: dict[str, dict[str, str]] = {
     "gelu": {},
     "erf_gelu": {"scale": "scale", "erf": "erf", "shift": "add", "half": "scale"},
     "quick_gelu": {"scale": "scale", "sigmoid": "sigmoid"},
+    "silu": {"sigmoid": "sigmoid"},
 }
-"""GELU by its tanh approximation, which has a vertex, by the error function, by a sigmoid.
+"""GELU by its tanh approximation, which has a vertex, by the error function, by a sigmoid; Swish.
 
 With each the steps to what multiplies the input, as frameworks write it.
 """

@@ -12,7 +12,7 @@ from math import prod
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.speech import conv_along_time, gated
-from ipusim.workload.zoo.layers.transformer import merge_heads, split_heads
+from ipusim.workload.zoo.layers.transformer import activate, merge_heads, split_heads
 from ipusim.workload.zoo.registry import variants
 
 MELS, VOCABULARY = 80, 4233
@@ -41,11 +41,6 @@ class Config:
     attention_bias: bool = False
     shifts_positions: bool = True
     ctc: bool = False
-
-
-def _swish(g: GraphBuilder, name: str, x: str) -> str:
-    """Multiply by the sigmoid, in the two operators that PyTorch code writes it with."""
-    return g.elementwise(name, "mul", x, g.elementwise(f"{name}.sigmoid", "sigmoid", x))
 
 
 def _attention(
@@ -113,7 +108,7 @@ def _scores_with_positions(
 def _feed_forward(g: GraphBuilder, x: str, features: int, *, encoding: bool) -> str:
     """Add norm, two dense layers and the residual: in the encoder half of it, with Swish."""
     y = g.linear("up", g.layer_norm("norm", x), features)
-    y = _swish(g, "act", y) if encoding else g.elementwise("act", "relu", y)
+    y = activate(g, "act", y, "silu") if encoding else g.elementwise("act", "relu", y)
     y = g.linear("down", g.dropout("inner_dropout", y), g.shape(x)[2])
     y = g.dropout("dropout", y)
     if encoding:
@@ -128,7 +123,7 @@ def _convolve(g: GraphBuilder, x: str, config: Config) -> str:
     y = conv_along_time(g, "pointwise1", y, 2 * hidden, 1, bias=False)
     y = gated(g, "glu", y)
     y = conv_along_time(g, "depthwise", y, hidden, config.kernel, groups=hidden, bias=False)
-    y = _swish(g, "act", g.layer_norm("norm", y))
+    y = activate(g, "act", g.layer_norm("norm", y), "silu")
     y = conv_along_time(g, "pointwise2", y, hidden, 1, bias=False)
     return g.elementwise("add", "add", x, g.dropout("dropout", y))
 
