@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from ipusim.workload.onnx.context import ImportContext, Value, learnt
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.reader import is_kept, stored
+from ipusim.workload.onnx.reader import INTEGERS, is_kept, stored
 from ipusim.workload.onnx.reference import evaluated, reason
 from ipusim.workload.onnx.shapes import MISFITS, Results
 
@@ -102,8 +102,13 @@ class Folding:
         return constant and self.context.contents.weights_are_constants
 
     def _learnable(self, node: Node) -> bool | None:
-        kinds = {value.learnable for value in self._values(node)}
-        return True if True in kinds else False if kinds == {False} else None
+        """Whether results are learnt: where weights are, not of masks and numbers alone."""
+        values = self._values(node)
+        kinds = {value.learnable for value in values}
+        weights = (v for v in values if v.elements > 1 and v.elem_type not in INTEGERS)
+        if any(value.learnable for value in weights):
+            return True
+        return False if kinds == {False} else None
 
     def _root(self, node: Node, name: str) -> str | None:
         """Return whose memory a result shares: of what it reshapes, or of the first one alike.

@@ -81,7 +81,8 @@ class Rebatch:
             at = p.axis(0) if p.node.op_type == "Gather" else 0
             if at in [self.axis(x, p.shape(x)) for x in data]:
                 self._places(p, at)
-        if known and all(map(p.context.is_static, filter(None, p.node.input))):
+        read = [name for name in p.node.input if name]
+        if known and all(name in self.repeated or p.context.is_static(name) for name in read):
             self._note_alike(p)
         if p.node.op_type in _REPEATED:
             self._repeat(p)
@@ -119,7 +120,7 @@ class Rebatch:
         """Note a constant that repeats another, looks up alike places, or follows from such."""
         name, kind = p.node.output[0], p.node.op_type
         own = self.values[name].shape
-        if kind == "Expand":
+        if kind in ("Expand", "Tile"):
             self.repeated[name] = p.shape()
         elif kind in ("Gather", "GatherND") and p.axis(0) == p.get("batch_dims", 0) == 0:
             places = p.context.array(p.node, 1)

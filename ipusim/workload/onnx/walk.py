@@ -28,12 +28,16 @@ from ipusim.workload.onnx.reader import INTEGERS
 from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.recipes import BATCH_FIRST, Parts, Recipe
 from ipusim.workload.onnx.reference import reason
-from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results
+from ipusim.workload.onnx.shapes import FLOAT, MISFITS, N_ARY, RULES, Call, Results
 
 RECIPES = {**COMPOSITES, **ATTENTION, **LEARNERS}
 """What operators are made of, by domain and operator."""
 
 _WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "BatchNormalization")
+
+
+_REPEATING = ("Expand", "Tile", *N_ARY.split())
+"""Operators whose results may repeat what they take."""
 
 
 @contextmanager
@@ -165,6 +169,8 @@ class Walk:
         results = Call(self.context, node).results()
         if static and self._is_of_zeros(node):
             self._leave_bias(node, results)
+        elif static and self._looks_up_alike(node):
+            self._repeat_first(node, results)
         elif static and node.op_type != "carry" and not self._repeats_weights(node, results):
             self.constants.fold(node, results)
         else:
@@ -191,10 +197,33 @@ class Walk:
 
     def _repeats_weights(self, node: Node, results: Results) -> bool:
         """Whether a node repeats weights: what it gives is no parameter of its own."""
-        weights = self.context.values.get(node.input[0]) if node.op_type == "Expand" else None
-        if weights is None or not weights.learnable or weights.elem_type in INTEGERS:
+        if node.op_type not in _REPEATING:
             return False
-        return 1 < weights.elements < np.prod(results[0][0], dtype=object)
+        values = [self.context.values[name] for name in node.input if name]
+        learnt = [v.elements for v in values if v.learnable and v.elem_type not in INTEGERS]
+        if node.op_type == "Tile" and any(
+            1 < own < size for own, size in zip(values[0].shape, results[0][0], strict=True)
+        ):
+            # Not of one item: heads, say, stand beside those of the next.
+            return False
+        return 1 < max(learnt, default=0) < np.prod(results[0][0], dtype=object)
+
+    def _looks_up_alike(self, node: Node) -> bool:
+        """Whether a node looks up the same rows of weights for every item: types of words."""
+        if node.op_type != "Gather" or node.given.get("axis", 0):
+            return False
+        weights, places = (self.context.values[name] for name in node.input)
+        if not weights.learnable or weights.elem_type in INTEGERS or places.array is None:
+            return False
+        several = len(places.shape) > 1 and places.shape[0] > 1
+        return several and bool((places.array == places.array[:1]).all())
+
+    def _repeat_first(self, node: Node, results: Results) -> None:
+        """Visit the lookup of the first item, which is repeated for all."""
+        parts = Parts(self, node)
+        first = self.context.values[node.input[1]].array[:1]
+        one = parts("Gather", node.input[0], first, axis=0)
+        parts("Expand", one, results[0][0], out=node.output[0])
 
     def _is_of_zeros(self, node: Node) -> bool:
         """Whether a node is the product of a state of zeros."""

@@ -369,6 +369,67 @@ def test_weights_from_a_random_node_are_parameters():
     assert graph.ops[0].params.weights_operand is True
 
 
+def _of_batch(*nodes):
+    """A sum of data and of what nodes make of constants and of the batch."""
+    return [
+        _node("Shape", ["x"], ["sizes"]),
+        _node("Slice", ["sizes", "zero", "one"], ["items"]),
+        *nodes,
+        _node("Add", ["x", "repeated"], ["y"]),
+    ]
+
+
+REPEATED = {
+    "types of words": (
+        _of_batch(
+            _node("Concat", ["items", "length"], ["shape"], axis=0),
+            _node("Expand", ["zero", "shape"], ["types"]),
+            _node("Gather", ["table", "types"], ["repeated"]),
+        ),
+        {"table": [2, 8]},
+        6 * 8,
+    ),
+    "a token": (
+        _of_batch(
+            _node("Concat", ["items", "one", "one"], ["times"], axis=0),
+            _node("Tile", ["token", "times"], ["repeated"]),
+        ),
+        {"token": [1, 1, 8]},
+        8,
+    ),
+    "places and a mask": (
+        _of_batch(
+            _node("Concat", ["items", "length", "one"], ["shape"], axis=0),
+            _node("ConstantOfShape", ["shape"], ["mask"]),
+            _node("Add", ["places", "mask"], ["repeated"]),
+        ),
+        {"places": [1, 6, 8]},
+        6 * 8,
+    ),
+    "a mask alone": (
+        _of_batch(
+            _node("Concat", ["items", "length", "one"], ["shape"], axis=0),
+            _node("Expand", ["flags", "shape"], ["mask"]),
+            _node("Where", ["mask", "low", "high"], ["repeated"]),
+        ),
+        {
+            "flags": np.array([[[True], [False]] * 3]),
+            "low": np.array(-1e4, np.float32),
+            "high": np.array(0, np.float32),
+        },
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_no_parameter_grows_with_the_batch(case):
+    nodes, weights, parameters = REPEATED[case]
+    numbers = {"zero": np.array([0]), "one": np.array([1]), "length": np.array([6])}
+    model = from_onnx(make_model(nodes, {"x": ["n", 6, 8]}, ["y"], weights | numbers))
+    assert [model.graph(batch).parameters for batch in (1, 4)] == [parameters] * 2
+
+
 def test_initializers_repeated_as_graph_inputs_are_not_data():
     model = single("Conv", {"x": [1, 3, 8, 8], "w": [4, 3, 3, 3]}, {"w": [4, 3, 3, 3]}, ["x", "w"])
     graph = from_onnx(model).graph()
