@@ -15,6 +15,7 @@ from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reader import INTEGERS, is_kept, stored
 from ipusim.workload.onnx.reference import evaluated, reason
 from ipusim.workload.onnx.shapes import MISFITS, Results
+from ipusim.workload.operators.base import name_in_body
 
 _RANDOM = ("Random", "Bernoulli", "Multinomial")
 _SHAPE_ONLY = ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast")
@@ -117,12 +118,21 @@ class Folding:
         """
         if node.op_type in _SHAPE_ONLY and any(node.input):
             return self._values(node)[0].root
-        sources = tuple(self.context.values[x].root or x for x in node.input if x)
-        if not sources:
-            return None
+        sources = tuple(self._source(x) for x in node.input if x)
         given = repr(sorted(node.given.items()))
-        key = (node.op_type, sources, node.output.index(name), given)
+        key: tuple = (node.op_type, sources, node.output.index(name), given)
+        if not sources:
+            if name_in_body(name) == name:
+                return None
+            key = (node.op_type, name_in_body(name))
         return self._computed.setdefault(key, name)
+
+    def _source(self, name: str) -> object:
+        """Return what tells an operand apart: whose memory it shares, its whole numbers, its name."""
+        value = self.context.values[name]
+        if value.root is None and value.array is not None and value.array.dtype.kind in "iub":
+            return value.shape, value.array.tobytes()
+        return value.root or name
 
 
 def _are_few(node: Node, results: Results | None) -> bool:

@@ -175,3 +175,24 @@ def test_a_body_is_mapped_over_the_items_of_sequences():
     graph = from_onnx(make_model(nodes, inputs, ["y", "z"], weights)).graph()
     assert [graph.tensors[name].shape for name in graph.outputs] == [(TRIPS, 2, 4), (1, 2, 4)]
     assert graph.macs == TRIPS * 2 * 16
+
+
+def test_rounds_share_weights_that_constants_of_the_body_cut_and_join():
+    """torch's older exporter puts the gates of a cell in order within the loop."""
+    numbers = {"low": [0], "middle": [2], "high": [4], "columns": [1]}
+    constants = [
+        _node("Constant", "", name, value=numpy_helper.from_array(np.array(values)))
+        for name, values in numbers.items()
+    ]
+    stored = numpy_helper.from_array(np.ones((4, 4), np.float32))
+    nodes = [
+        *constants,
+        _node("Slice", "w low middle columns", "first"),
+        _node("Slice", "w middle high columns", "second"),
+        _node("Concat", "second first", "turned", axis=1),
+        _node("MatMul", "h turned", "product"),
+        _node("Constant", "", "more", value=stored),
+        _node("MatMul", "product more", "next"),
+    ]
+    graph = from_onnx(_loop(nodes, "h", "next", ["h"])).graph()
+    assert (graph.macs, graph.parameters) == (2 * TRIPS * 2 * 16, 2 * 16)
