@@ -128,7 +128,7 @@ class Folding:
         return self._computed.setdefault(key, name)
 
     def _source(self, name: str) -> object:
-        """Return what tells an operand apart: whose memory it shares, its whole numbers, its name."""
+        """Return what tells an operand apart: its memory, its whole numbers, or its name."""
         value = self.context.values[name]
         if value.root is None and value.array is not None and value.array.dtype.kind in "iub":
             return value.shape, value.array.tobytes()
