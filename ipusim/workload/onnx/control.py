@@ -28,6 +28,9 @@ SCAN_WITHOUT_BATCH_OPSET = 9
 """Before it, a Scan has a batch of sequences, whose lengths are its first input."""
 
 
+_MAY_END = "loops that data may end earlier run as often as they may"
+
+
 def _body(p: Parts, attribute: str, prefix: str, *given: str) -> list[str]:
     """Visit a branch or loop body, its inputs bound to values; return what it gives."""
     graph: onnx.GraphProto = p.node.given[attribute]
@@ -73,6 +76,8 @@ def _loop(p: Parts) -> None:
         known = value is not None and value.array is not None
         if known and not bool(np.all(value.array)):
             break
+        if condition and not known:
+            p.context.notes[_MAY_END] = 1
         counted = trips is None and p.has(0)
         if given > LARGEST_BODY and (counted or not known):
             _refuse_trips(p)

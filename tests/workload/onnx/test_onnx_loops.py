@@ -196,3 +196,22 @@ def test_rounds_share_weights_that_constants_of_the_body_cut_and_join():
     ]
     graph = from_onnx(_loop(nodes, "h", "next", ["h"])).graph()
     assert (graph.macs, graph.parameters) == (2 * TRIPS * 2 * 16, 2 * 16)
+
+
+@pytest.mark.parametrize("data_decide", [True, False])
+def test_a_loop_that_data_may_end_runs_as_often_as_it_may_and_says_so(data_decide):
+    nodes = [
+        _node("Tanh", "h", "next"),
+        _node("ReduceMax", "next", "most", keepdims=0),
+        _node("Less", "most limit", "small"),
+    ]
+    model = _loop(nodes, "h", "next", ["h"])
+    limit = numpy_helper.from_array(np.array(0.5, np.float32), "limit")
+    model.graph.initializer.append(limit)
+    body = model.graph.node[0].attribute[0].g
+    if data_decide:
+        del body.node[-1]
+        body.output[0].name = "small"
+    read = from_onnx(model)
+    assert [op.function for op in read.graph().ops].count("tanh") == TRIPS
+    assert ("loops that data may end" in read.note) == data_decide
