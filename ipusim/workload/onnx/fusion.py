@@ -420,10 +420,14 @@ def flat_rows(pieces: Pieces, node: Node) -> None:
     reshaped = {reader.op_type for reader in readers} == {"Reshape"} and product not in pieces.kept
     if before is None or not reshaped or len(node.input) < 3 or not node.input[2]:
         return
-    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
     if any(node.given.get(name, value) != value for name, value in plain.items()):
         return
     (x, _), (_, weights, bias) = before.input, node.input
+    if node.given.get("transB", 0):
+        if not pieces.is_static(weights):
+            return
+        weights = _turned(pieces, weights)
     inner, width = pieces.shape(weights)
     if pieces.shape(x)[-1:] != (inner,) or prod(pieces.shape(bias)) != width:
         return
@@ -444,6 +448,14 @@ def flat_rows(pieces: Pieces, node: Node) -> None:
             pieces.replace(reader, "Identity", [biased])
         else:
             pieces.read(reader, 0, biased)
+
+
+def _turned(pieces: Pieces, weights: str) -> str:
+    """Return stored weights of (columns, rows) as (rows, columns), in the same memory."""
+    value, name = pieces.context.values[weights], f"{weights}.turned"
+    shared = {"shape": value.shape[::-1], "array": None, "root": value.root or weights}
+    pieces.context.values[name] = replace(value, **shared)
+    return name
 
 
 def group_norm(pieces: Pieces, node: Node) -> None:

@@ -209,16 +209,37 @@ def test_rms_norm_costs_the_same_in_pieces_and_as_one_operator():
     assert functions[0] == functions[1] == ["square", "mean", "rsqrt", "mul", "mul"]
 
 
-@pytest.mark.parametrize("back", [(-1, 4, 8), (-1, 4, 2, 4)])
-def test_a_gemm_of_flat_rows_is_a_product_and_its_bias(back):
-    weights = {"w": np.full((8, 8), 0.01, np.float32), "b": np.full(8, 0.01, np.float32)}
-    weights |= {"flat": np.array([-1, 8]), "back": np.array(back)}
-    steps = ["f = Reshape x flat", "g = Gemm f w b", "y = Reshape g back"]
-    graph, fused = _fused(_model(steps, **weights))
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("back", [(-1, 4, 6), (-1, 4, 2, 3)])
+def test_a_gemm_of_flat_rows_is_a_product_and_its_bias(back, turned):
+    weights = {"w": np.full((6, 8) if turned else (8, 6), 0.01, np.float32)}
+    weights |= {
+        "flat": np.array([-1, 8]),
+        "back": np.array(back),
+        "b": np.full(6, 0.01, np.float32),
+    }
+    gemm = "g = Gemm f w b" + " transB:1" * turned
+    graph, fused = _fused(_model(["f = Reshape x flat", gemm, "y = Reshape g back"], **weights))
     assert fused == {"products of flat rows": 1}
     assert [op.kind for op in graph.ops][:2] == ["matmul", "elementwise"]
     assert graph.ops[1].function == "bias_add"
-    assert graph.tensors[graph.ops[1].outputs[0]].shape == (1, 4, 8)
+    assert graph.tensors[graph.ops[1].outputs[0]].shape == (1, 4, 6)
+    assert (graph.macs, graph.parameters) == (4 * 8 * 6, 8 * 6 + 6)
+
+
+def test_queries_keys_and_values_of_flat_rows_are_one_product():
+    """onnxslim writes every linear layer as a Gemm of flat rows, weights as torch has them."""
+    weights = {"flat": np.array([-1, 8]), "back": np.array([-1, 4, 8])}
+    steps = ["f = Reshape x flat"]
+    for name in "qkv":
+        weights[f"w{name}"], weights[f"b{name}"] = (
+            np.eye(8, dtype=np.float32),
+            np.ones(8, np.float32),
+        )
+        steps += [f"g{name} = Gemm f w{name} b{name} transB:1", f"{name} = Reshape g{name} back"]
+    graph, fused = _fused(_model([*steps, "s = Add q k", "y = Add s v"], **weights))
+    assert fused == {"products of flat rows": 3, "q, k, v in one product": 1}
+    assert sum(op.kind == "matmul" for op in graph.ops) == 1
 
 
 def test_flat_rows_of_a_transpose_are_read_as_they_lie():
