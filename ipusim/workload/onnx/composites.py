@@ -11,7 +11,7 @@ from onnx import helper
 
 from ipusim.workload.onnx.reader import is_kept
 from ipusim.workload.onnx.recipes import BATCH_FIRST, VENDOR, Parts, Recipe, of_domain
-from ipusim.workload.onnx.shapes import axis_of, dft_axis, frame_length
+from ipusim.workload.onnx.shapes import FLOAT, axis_of, dft_axis, frame_length
 
 NCHWC = "com.microsoft.nchwc"
 """Domain of onnxruntime's convolutions in blocks of channels."""
@@ -423,7 +423,10 @@ def _as_float(p: Parts) -> str:
         if p.out(place):
             p.context.constant(p.out(place), np.array(1, np.float32))
     x = p.input(0)
-    x = _rectified(p, x, 2) if p.node.op_type == "QuantizeLinear" else x
+    if p.node.op_type == "QuantizeLinear":
+        x = _rectified(p, x, 2)
+    elif p.context.values[x].elem_type != FLOAT:
+        p.table_as_float(x)
     p("Identity", x, out=p.out())
     p.context.values[p.out()].elem_type = 1
 

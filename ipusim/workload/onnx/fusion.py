@@ -92,6 +92,14 @@ class Pieces:
             node = self.made.get(name)
         return name
 
+    def original(self, name: str) -> str:
+        """Return the value that has other names, each perhaps for one reader."""
+        node = self.made.get(name)
+        while node is not None and node.op_type == "Identity":
+            name = node.input[0]
+            node = self.made.get(name)
+        return name
+
     def only(self, name: str, *kinds: str) -> Node | None:
         """Return the sole reader of a value, through casts, if it is of one of these kinds."""
         readers = self.readers.get(name, [])
@@ -694,7 +702,7 @@ def projections(pieces: Pieces) -> None:
             value = pieces.context.values[node.input[1]]
             rows = len(shape) == 2 and len(pieces.shape(node.input[0])) > 1
             if rows and value.learnable is not False:
-                families.setdefault((node.input[0], shape[0]), []).append(node)
+                families.setdefault((pieces.original(node.input[0]), shape[0]), []).append(node)
     for (x, inner), members in families.items():
         if len(members) == 3:
             _join_products(pieces, x, inner, members)

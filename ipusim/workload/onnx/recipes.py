@@ -21,6 +21,9 @@ VENDOR = "com.microsoft"
 BATCH_FIRST = "batch first"
 """In the place of a domain: recurrent layers whose first axis is the batch."""
 
+_OF_TABLES = ("Gather", "Identity", "Reshape", "Transpose")
+"""What a lookup in a stored table may go through; of constants the lookup alone runs."""
+
 Operand = str | float | Sequence[int] | np.ndarray
 """A value by its name, or a constant: floats are of single precision."""
 
@@ -107,7 +110,19 @@ class Parts(Call):
                 scale, zero = (self.context.array(self.node, place + i) for i in (1, 2))
                 if value.elements == 1 and scale is not None and scale.dtype.kind == "f":
                     value.array = (value.array - (0 if zero is None else zero)) * scale
+            elif not value.static:
+                self.table_as_float(self.input(place))
         return self.input(place)
+
+    def table_as_float(self, name: str) -> None:
+        """Let integers that are looked up in a stored table be floating-point numbers there."""
+        made = {out: node for node in self.context.nodes for out in node.output}
+        names = [name]
+        while names[-1] in made and made[names[-1]].op_type in _OF_TABLES:
+            names.append(made[names[-1]].input[0])
+        if len(names) > 1 and self.context.is_static(names[-1]):
+            for each in names:
+                self.context.values[each].elem_type = FLOAT
 
     def sum(self, first: str, *names: str) -> str:
         """Return the sum of values, absent ones left out."""

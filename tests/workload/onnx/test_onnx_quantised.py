@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx_single_op import make_model
 
 from ipusim.workload.onnx import from_onnx
@@ -125,3 +125,42 @@ def test_nodes_may_stand_before_those_they_read():
     models = [make_model(order, *given) for order in (nodes, nodes[::-1])]
     graphs = [from_onnx(model).graph() for model in models]
     assert graphs[0] == graphs[1]
+
+
+def _table(*nodes):
+    """A quantised table of words, looked up before what reads it."""
+    lookup = helper.make_node("Gather", ["table", "x"], ["q"])
+    weights = {"table": np.ones((50, 8), np.int8), "zero": np.array(3, np.int8)}
+    weights |= {"scale": np.array(0.1, np.float32), "wide": [4, 8]}
+    model = make_model([lookup, *nodes], {"x": ["n", 4]}, ["y"], weights)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return from_onnx(model).graph(2)
+
+
+def test_a_quantised_table_that_is_looked_up_is_a_parameter():
+    turned = helper.make_node("Transpose", ["q"], ["t"], perm=[0, 2, 1])
+    scaled = helper.make_node("DequantizeLinear", ["t", "scale", "zero"], ["y"])
+    graph = _table(turned, scaled)
+    assert (graph.parameters, graph.tensors["table"].dtype) == (400, "float16")
+
+
+def test_a_quantised_table_may_be_added_as_it_is():
+    operands = ["q", "scale", "zero", "wide", "scale", "zero", "scale", "zero"]
+    add = helper.make_node("QLinearAdd", operands, ["y"], domain="com.microsoft")
+    assert _table(add).parameters == 400 + 32
+
+
+def test_projections_that_read_copies_of_one_scaled_value_are_one_product():
+    """onnxruntime writes a DequantizeLinear for every reader."""
+    nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"])]
+    weights = {"zero": np.array(3, np.int8), "scale": np.array(0.1, np.float32)}
+    for name in "abc":
+        weights[f"w{name}"] = [8, 8]
+        nodes += [
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], [f"x{name}"]),
+            helper.make_node("MatMul", [f"x{name}", f"w{name}"], [name]),
+        ]
+    nodes.append(helper.make_node("Sum", ["a", "b", "c"], ["y"]))
+    graph = from_onnx(make_model(nodes, {"x": ["n", 4, 8]}, ["y"], weights)).graph(2)
+    assert [op.params.n for op in graph.ops if op.kind == "matmul"] == [24]
