@@ -269,6 +269,33 @@ def test_scores_of_classes_need_no_names():
     np.testing.assert_allclose(numerics.run(model, x, precision="32.32")["y"], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_probabilities_of_three_classes_are_refused_where_onnx_has_them_wrong(classes):
+    """Of sklearn's SVC onnx's evaluator gives 0.40 where sklearn and onnxruntime give 0.36."""
+    pairs = classes * (classes - 1) // 2
+    given = {
+        "classlabels_ints": list(range(classes)),
+        "vectors_per_class": [1] * classes,
+        "support_vectors": noise(classes, 4).ravel(),
+        "coefficients": noise(classes - 1, classes).ravel(),
+        "rho": noise(pairs),
+        "prob_a": noise(pairs),
+        "prob_b": noise(pairs),
+        "kernel_type": "RBF",
+        "kernel_params": [0.2, 0.0, 3.0],
+    }
+    node = helper.make_node("SVMClassifier", ["x"], ["label", "y"], domain="ai.onnx.ml", **given)
+    model = make_model([node], {"x": [5, 4]}, ["y"])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    x = noise(5, 4)
+    if classes > 2:
+        with pytest.raises(WorkloadError, match="three classes or more: export it without"):
+            numerics.run(model, x)
+        return
+    found = numerics.run(model, x, precision="32.32")["y"]
+    np.testing.assert_allclose(found, onnxruntime_outputs(model, {"x": x})["y"], rtol=1e-4)
+
+
 def _suppression():
     """Bounds that are numbers, where onnx writes vectors of one."""
     bounds = {"most": np.array(2), "overlap": np.array(0.3, np.float32)}

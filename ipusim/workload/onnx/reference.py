@@ -235,6 +235,20 @@ def _pad(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
     return [node]
 
 
+def _support_vectors(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """The evaluator couples probabilities of several pairs by sums of all where single ones belong.
+
+    Source: onnx 1.23, reference/ops/aionnxml/op_svm_classifier.py, multiclass_probability.
+    """
+    own = _given(node)
+    if own.get("prob_a") and len(own.get("vectors_per_class", ())) > _ONE_PAIR:
+        raise ValueError("its probabilities of three classes or more: export it without")
+    return [node]
+
+
+_ONE_PAIR = 2
+"""Classes between which one probability decides."""
+
 _AS_INPUTS: dict[str, tuple[int, tuple[str, ...]]] = by_names(
     {
         "Slice": (10, ("starts", "ends", "axes", "steps")),
@@ -262,6 +276,7 @@ _FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto]]]] = by_names(
         "OneHot": (inf, _one_hot),
         "STFT": (inf, _real_signal),
         "Pad": (inf, _pad),
+        "SVMClassifier": (inf, _support_vectors),
     }
 )
 """The operator set of the newest form (inf: several forms at once), and what writes a node so."""
