@@ -78,7 +78,9 @@ def test_the_python_examples_run(tmp_path, monkeypatch):
     with contextlib.redirect_stdout(output):
         for example in examples:
             assert len(example.splitlines()) <= 18
-            exec(compile(example, "README.md", "exec"), {})
+            space = {}
+            exec(compile(example, "README.md", "exec"), space)
+            assert space["report"].fits
     assert "resnext101_32x4d" in output.getvalue()
     assert "gradient all-reduce" in output.getvalue()
 
