@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".csv", ".parquet")
 _MANIFEST = "parts.json"
+_PART = "part-{}.json"
 
 Row = dict[str, Any]
 """Values by column."""
@@ -33,14 +34,15 @@ class Parts:
 
     def __init__(self, file: str | Path | None, what: str) -> None:
         self._rows: dict[int, Row] = {}
-        self._file = None if file is None else Path(file)
+        self._file = None if file is None else _path(file)
         self._about = json.dumps({"digest": hashlib.sha256(what.encode()).hexdigest()})
         self._lock: int | None = None
+        self._known = False
         if self._file is None:
             return
-        self._folder = self._file.with_name(f"{self._file.name}.parts")
         if self._file.suffix not in ENDINGS:
             raise ConfigError(f"The table {str(file)!r} must end in .csv or .parquet.")
+        self._folder = self._file.with_name(f"{self._file.name}.parts")
         if self._file.suffix == ".parquet" and find_spec("pyarrow") is None:
             raise ConfigError(
                 "A .parquet file needs pyarrow, which is not installed: pip install "
@@ -59,21 +61,25 @@ class Parts:
             known = manifest.read_text() if manifest.exists() else None
             if known is None:
                 replace_file(manifest, self._about.encode())
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a null in the path
             self.__exit__()
-            raise ConfigError(
-                f"Cannot write {self._file} ({error.strerror}): choose another file."
-            ) from error
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"Cannot write {self._file} ({why}): choose another file.") from error
         if known not in (None, self._about):
             self.__exit__()
             raise ConfigError(
                 f"The folder {self._folder} holds parts of another sweep, or of another version of "
                 "ipusim or its data: remove it or choose another file."
             )
+        self._known = True
         return self
 
     def __exit__(self, *_: object) -> None:
         """Leave the folder to others."""
+        if self._known and not any(self._folder.glob(_PART.format("*"))):
+            # A sweep that was refused before anything was done stands in nobody's way.
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._known = False
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -120,12 +126,19 @@ class Parts:
         return frame
 
     def _part(self, name: int) -> Path:
-        return self._folder / f"part-{name:06d}.json"
+        return self._folder / _PART.format(f"{name:06d}")
 
     def _content(self, frame: pd.DataFrame) -> bytes:
         if self._file.suffix == ".csv":
             return frame.to_csv(index=False, lineterminator="\n").encode()
         return frame.to_parquet(None, engine="pyarrow", index=False)
+
+
+def _path(file: Any) -> Path:
+    try:
+        return Path(file)
+    except TypeError as error:
+        raise ConfigError(f"The table {file!r} is no path: give one, or leave it out.") from error
 
 
 def _text(value: Any) -> Any:

@@ -51,6 +51,9 @@ CHIP_OPTIONS: dict[str, Option] = {
 """Numbers of a chip that a sweep may set."""
 
 
+_JOBS = Option(name="jobs", kind=COUNT, meaning="")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """What a sweep asks; a point is the number of a combination, the last axis moving fastest.
@@ -163,13 +166,21 @@ def _asked(
 ) -> Question:
     """Tell what is swept from what is fixed."""
     given = split_onnx(options)
+    mappings = {
+        "dims": given.get("dims", {}),
+        "shapes": given.get("shapes", {}),
+        "chip": chip or {},
+    }
+    for name, value in mappings.items():
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"The option {name} is {value!r}: give values by name, as a mapping.")
     axes: dict[tuple[str, str], list[Any]] = {}
     fixed: dict[str, dict[str, Any]] = {"run": {}, "chip": {}}
     for name, size in given.get("dims", {}).items():
         if isinstance(size, Iterable):
             axes["dims", name] = list(size)
     for name, shape in given.get("shapes", {}).items():
-        if any(isinstance(size, Iterable) for size in shape):
+        if isinstance(shape, Iterable) and any(isinstance(size, Iterable) for size in shape):
             axes["shapes", name] = list(shape)
     for name, value in options.items():
         check_name("option", name, OPTIONS)
@@ -186,6 +197,11 @@ def _asked(
             fixed["chip"][name] = option.check(value)
         else:
             axes["chip", name] = [option.check(one) for one in several]
+    for (_, name), values in axes.items():
+        if not values:
+            raise ConfigError(
+                f"The option {name} has no value to sweep: give one, or leave it out."
+            )
     return Question(
         model=model,
         axes=axes,
@@ -250,7 +266,7 @@ def sweep(
     """
     from tqdm.auto import tqdm
 
-    question = _asked(model, chip, options, keep_going)
+    question, jobs = _asked(model, chip, options, keep_going), _JOBS.check(jobs)
     tasks = dict(enumerate(question.tasks()))
     with Parts(out, f"{state_digest()} {question.text()}") as parts:
         kept = parts.known(tasks)

@@ -55,7 +55,33 @@ def test_tasks_hold_every_point_once_and_keep_programs_together(small_tasks):
     assert sorted(point for task in tasks for point in task) == list(range(len(asked)))
     assert max(map(len, tasks)) == 4
     assert len(question(micro_batch=range(7)).tasks()) == 3
-    assert question(micro_batch=[]).tasks() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"micro_batch": []}, "micro_batch has no value"),
+        ({"chip": {"tiles": range(0)}}, "tiles has no value"),
+        ({"chip": 3}, "chip is 3"),
+        ({"dims": 3}, "dims is 3"),
+        ({"jobs": 0}, "jobs is 0"),
+        ({"jobs": "two"}, "jobs is 'two'"),
+        ({"out": ""}, "table '' must end"),
+        ({"out": 3}, "3 is no path"),
+        ({"out": "\0.csv"}, "Cannot write"),
+    ],
+)
+def test_what_makes_no_sweep_is_refused_in_one_sentence(options, why):
+    with pytest.raises(ConfigError, match=why):
+        ipusim.sweep("braggnn", progress=False, **options)
+
+
+def test_a_sweep_that_was_refused_at_once_stands_in_nobodys_way(tmp_path):
+    out = tmp_path / "table.csv"
+    with pytest.raises(ConfigError, match="16 replicas"):
+        ipusim.sweep("braggnn", system="C2", replicas=[16, 1], out=out, progress=False)
+    assert not list(tmp_path.iterdir())
+    assert len(ipusim.sweep("braggnn", system="C2", replicas=[2, 1], out=out, progress=False)) == 2
 
 
 def test_a_program_is_lowered_once_for_all_clocks(monkeypatch):
