@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from ipusim.errors import ConfigError, WorkloadError
 from ipusim.report import Report
 from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job, graphs
 from ipusim.runtime.options.config import make_config
-from ipusim.runtime.options.spec import RunConfig
+from ipusim.runtime.options.spec import COUNT, Option, RunConfig
 from ipusim.runtime.replica.balance import balance
 from ipusim.runtime.replica.partition import homes
 from ipusim.workload.model import Model, load_model
@@ -44,7 +44,16 @@ HOPELESS = 2.0
 FILLED = 8
 """Micro-batches per stage and update where no global batch is given: bubbles of one in nine."""
 
+MOST_BATCH = 10**12
+"""Largest global batch, whose divisors can be found at once."""
+
 Options = dict[str, Any]
+
+_BATCH = Option(
+    name="global_batch",
+    kind=replace(COUNT, asks=f"a whole number from 1 to {MOST_BATCH:,}", most=MOST_BATCH),
+    meaning="",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +170,8 @@ def plan(
     """
     opened = split_onnx(options)
     loaded = load_model(model, **opened)
-    if global_batch is not None and (not isinstance(global_batch, int) or global_batch < 1):
-        raise ConfigError(f"The global batch is {global_batch!r}: give a whole number, 1 or more.")
+    if global_batch is not None:
+        global_batch = _BATCH.check(global_batch)
     given = {"system": system, "mode": mode, **options}
     import pandas as pd
     from tqdm.auto import tqdm
@@ -225,9 +234,10 @@ def _doubled(most: int) -> list[int]:
 
 def _spaced_divisors(number: int) -> list[int]:
     """Return divisors of a number, each at least half as large again as the one before."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
     found = [1]
-    for size in range(2, number + 1):
-        if number % size == 0 and 2 * size >= 3 * found[-1]:
+    for size in [*small, *(number // size for size in reversed(small))]:
+        if 2 * size >= 3 * found[-1]:
             found.append(size)
     return found
 
@@ -275,6 +285,12 @@ class _Search:
                 f"Nothing runs {name} on {machine.name} at this batch: it needs at least "
                 f"{self.least / 1e9:.3g} GB at once, of {room / 1e9:.3g} GB of all its chips, or "
                 "more replicas than the batch has items: choose another system or batch."
+            )
+        if self.batch is not None and self.nearest.fits:
+            return (
+                f"{name} fits {machine.name}, but no micro-batch that was tried, times replicas, "
+                f"makes a global batch of {self.batch:,}: choose another batch, or leave "
+                "micro_batch and replicas out."
             )
         return f"Nothing that was tried fits {name} on {machine.name}; nearest: " + (
             self.nearest.verdict.partition(": ipusim")[0].rstrip(".") + "."

@@ -8,7 +8,7 @@ from onnx import helper
 from onnx_single_op import make_model
 
 import ipusim
-from ipusim import advice
+from ipusim import advice, planning
 from ipusim.cli import cli
 from ipusim.errors import ConfigError, IpuSimError
 from ipusim.workload.layers import GraphBuilder
@@ -83,6 +83,25 @@ def test_what_cannot_fit_is_refused_in_one_sentence():
     for options in ({"global_batch": 0}, {"system": "C3"}, {"speed": 2}):
         with pytest.raises(IpuSimError):
             ipusim.plan(SMALL, **options)
+
+
+@pytest.mark.parametrize("batch", [0, -1, True, 2.0, "x", 10**12 + 1])
+def test_a_global_batch_out_of_range_is_refused(batch):
+    with pytest.raises(ConfigError, match="global_batch is .*: give a whole number from 1 to"):
+        ipusim.plan("uno", global_batch=batch)
+
+
+def test_a_global_batch_that_the_options_cannot_make_is_said():
+    with pytest.raises(ConfigError, match="makes a global batch of 7: choose another batch"):
+        ipusim.plan("uno", global_batch=7, micro_batch=2, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("number", "sizes"),
+    [(1, [1]), (12, [1, 2, 3, 6, 12]), (49, [1, 7, 49]), (10**12 - 11, [1, 10**12 - 11])],
+)
+def test_divisors_are_spaced(number, sizes):
+    assert planning._spaced_divisors(number) == sizes
 
 
 def test_the_lines_really_run():
