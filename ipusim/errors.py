@@ -53,8 +53,8 @@ def unknown_name(kind: str, value: object, names: Iterable[str]) -> UnknownNameE
     """Build the error for a name that does not exist; it names the nearest valid one."""
     valid = list(names)
     if not valid:
-        return UnknownNameError(f"Unknown {kind} {str(value)!r}: no {kind} is available here.")
-    message = f"Unknown {kind} {str(value)!r}: did you mean {nearest_name(value, valid)!r}"
+        return UnknownNameError(f"Unknown {kind} {value!r}: no {kind} is available here.")
+    message = f"Unknown {kind} {value!r}: did you mean {nearest_name(value, valid)!r}"
     if len(valid) <= _LISTED_NAMES:
         message += f" (valid names: {', '.join(valid)})"
     return UnknownNameError(message + "?")

@@ -264,18 +264,20 @@ def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
         raise
 
 
-def write_bytes(path: Path, content: bytes, *, sync: bool = False) -> Path:
+def write_bytes(path: str | Path, content: bytes, *, sync: bool = False) -> Path:
     """Write a file as `replace_file` does, with its folder; a StudyError where that cannot be."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content, sync=sync)
-    except OSError as error:
+        file = Path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, content, sync=sync)
+    except (OSError, TypeError, ValueError) as error:  # what is no path, or holds a null
+        why = getattr(error, "strerror", None) or error
         raise StudyError(
-            f"Cannot write {path} ({error.strerror}): choose another place, or make room there."
+            f"Cannot write {path} ({why}): choose another place, or make room there."
         ) from error
-    return path
+    return file
 
 
-def write_text(path: Path, content: str) -> Path:
+def write_text(path: str | Path, content: str) -> Path:
     """Write a UTF-8 text file as `write_bytes` does."""
     return write_bytes(path, content.encode("utf-8"))

@@ -376,7 +376,7 @@ class Report:
             If it cannot be written.
         """
         trace = {"traceEvents": list(events(self)), "displayTimeUnit": "ns"}
-        return write_text(Path(path), json.dumps(trace))
+        return write_text(path, json.dumps(trace))
 
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one page that needs no network: verdict, advice, figures, layers.

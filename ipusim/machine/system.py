@@ -123,7 +123,7 @@ def load_system(name: str, *, adopted: bool = True) -> System:
     from another (``like = "IPU-M2000"``), and a bare number has the unit of its key.
     """
     if str(name).lower().endswith(".toml"):
-        return _own_system(name, adopted)
+        return _own_system(str(name), adopted)
     return load(System, name, adopted=adopted)
 
 

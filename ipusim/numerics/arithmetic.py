@@ -53,8 +53,9 @@ class ArithmeticOptions:
             raise ConfigError(
                 "Partials 'half' need half operands; choose 'float' or precision '16.16'."
             )
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer):
-            raise ConfigError(f"Seed {self.seed!r} must be a whole number.")
+        whole = isinstance(self.seed, int | np.integer) and not isinstance(self.seed, bool)
+        if not whole or self.seed < 0:
+            raise ConfigError(f"Seed {self.seed!r} must be a whole number, 0 or more.")
 
     @property
     def half(self) -> bool:

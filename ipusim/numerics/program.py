@@ -93,6 +93,8 @@ class Program:
         arrays = (item for item in self.values.items() if isinstance(item[1], np.ndarray))
         shapes = {name: array.shape for name, array in arrays}
         shapes.update(self.parameters)
+        if not isinstance(weights, Mapping):
+            raise WorkloadError(f"The weights are {weights!r}: give arrays by name, as a mapping.")
         merged = dict(self.values)
         for name, given in weights.items():
             check_name(f"weight of {self.name!r}", name, shapes)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
+from numbers import Real
 
 from ipusim.compiler.memory import Memory, measure
 from ipusim.compiler.program import Program
@@ -74,6 +75,8 @@ def run_step(
             "The tier 'specification' has no fitted costs, but some were given: leave them out or "
             "use the tier 'calibrated'."
         )
+    if not isinstance(costs, FittedCosts | None):
+        raise ConfigError(f"The costs are {costs!r}: give FittedCosts, or leave them out.")
     calibrated = tier == "calibrated"
     if costs is None:
         names = config.stack.name, config.framework.name
@@ -180,7 +183,7 @@ def static_power_w(system: System, active_ipus: int) -> float:
 
 def price_per_item(price_per_hour: float, items_per_s: float) -> float:
     """Return the price of one item, in the unit of the price of an hour."""
-    if not 0 <= price_per_hour < math.inf:
+    if not isinstance(price_per_hour, Real) or not 0 <= price_per_hour < math.inf:
         raise ConfigError(f"The price per hour is {price_per_hour!r}: give a number, 0 or more.")
     return price_per_hour / 3600 / items_per_s
 

@@ -10,7 +10,7 @@ from onnx_single_op import make_model, single
 from rounding_bound import SINGLE, assert_within, sum_bound
 
 from ipusim import numerics
-from ipusim.errors import UnknownNameError, WorkloadError
+from ipusim.errors import IpuSimError, UnknownNameError, WorkloadError
 from ipusim.numerics.kernels.functions import exponentials, log, tanh
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.onnx import from_onnx
@@ -427,6 +427,21 @@ def test_onnx_network(batch, tmp_path):
     np.testing.assert_allclose(half.astype(np.float32), expected, atol=1e-2)
     np.testing.assert_array_equal(half, numerics.run(path, {"x": x}, seed=0)["y"])
     assert (half != numerics.run(path, {"x": x}, seed=1)["y"]).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"seed": -1}, "Seed -1 must be a whole number, 0 or more"),
+        ({"seed": 1.5}, "Seed 1.5 must be"),
+        ({"seed": True}, "Seed True must be"),
+        ({"weights": 3}, "weights are 3: give arrays by name"),
+        ({"precision": 16.16}, "Unknown precision of numerics 16.16: did you mean '16.16'"),
+    ],
+)
+def test_what_makes_no_run_is_refused(options, why):
+    with pytest.raises(IpuSimError, match=why):
+        numerics.run("braggnn", np.zeros((1, 1, 11, 11)), **options)
 
 
 def test_weights_can_be_replaced():

@@ -36,6 +36,7 @@ def test_a_machine_is_a_file(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text(example("machine"))
     report = ipusim.simulate("mcmc_bnn", system=str(path))
+    assert ipusim.load_system(path) == report.config.system
     assert (report.system, report.chip, report.config.replicas) == ("Two fast cards", "Fast", 8)
     assert report.config.system.chip.clock_hz == 1_500_000_000
 

@@ -43,8 +43,9 @@ def test_unknown_name_names_the_nearest(given_name: str, nearest: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 2, 2.5, b"C2", ["C2"]])
 def test_a_name_that_is_not_text_is_refused(value: object) -> None:
-    with pytest.raises(errors.UnknownNameError):
+    with pytest.raises(errors.UnknownNameError) as caught:
         errors.resolve_name("system", value, NAMES)
+    assert f"Unknown system {value!r}:" in str(caught.value)
 
 
 def test_long_lists_are_not_printed() -> None:

@@ -101,5 +101,8 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     with pytest.raises(StudyError, match="Cannot write"):
         files.write_text(path / "below", "new")
     assert path.read_text() == "old"
+    for no_path in (tmp_path / "null\0", None, 3):
+        with pytest.raises(StudyError, match="Cannot write"):
+            files.write_text(no_path, "new")
     files.replace_file(path, b"new", sync=True)
     assert [(item.name, item.read_text()) for item in tmp_path.iterdir()] == [("a.txt", "new")]

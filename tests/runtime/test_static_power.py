@@ -6,6 +6,7 @@ import pytest
 
 import ipusim
 from ipusim.compiler.program import Program
+from ipusim.errors import ConfigError
 from ipusim.machine.system import load_system
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.step import price_per_item, program_energy, static_power_w
@@ -56,3 +57,9 @@ def test_float32_costs_what_its_own_multiply_and_add_do():
 
 def test_an_hour_has_3600_seconds():
     assert price_per_item(36.0, 2.0) == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("price", [-1, float("nan"), float("inf"), "1", None])
+def test_what_is_no_price_is_refused(price):
+    with pytest.raises(ConfigError, match="give a number, 0 or more"):
+        price_per_item(price, 2.0)

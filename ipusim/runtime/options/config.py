@@ -37,7 +37,9 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
         if value is not None and name != "system"
     }
     adopted = asked.get("adopted", True)
-    machine = given.get("system") or OPTIONS["system"].default
+    machine = given.get("system")
+    if machine is None:
+        machine = OPTIONS["system"].default
     if not isinstance(machine, System):
         machine = load_system(machine, adopted=adopted)
     asked["phases"] = phases = _phases(asked)
@@ -51,7 +53,7 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
     values |= asked
     values |= {
         "system": machine,
-        "stack": load_stack(asked.get("stack") or machine.default_stack, adopted=adopted),
+        "stack": load_stack(asked.get("stack", machine.default_stack), adopted=adopted),
         "framework": load(Framework, values["framework"], adopted=adopted),
     }
     values["replicas"] = _replicas(machine, values["ipus_per_replica"], values["replicas"])
@@ -212,9 +214,10 @@ def _check_stages(config: RunConfig) -> None:
     if splits and len(splits) != len(chips) - 1:
         placed = chips != tuple(range(size))
         held = f"stage_ipus places {len(chips)}" if placed else f"a replica has {size} IPUs"
+        more = "" if placed else f", or ipus_per_replica = {len(splits) + 1}"
         raise ConfigError(
             f"{len(splits)} pipeline splits make {len(splits) + 1} stages, but {held}: give "
-            f"{len(chips) - 1} splits."
+            f"{len(chips) - 1} splits{more}."
         )
 
 

@@ -169,9 +169,10 @@ class Option:
             return resolve_name(self.noun or self.name, str(value), self.choices)
         try:
             read = self.kind.read(value)
+            accepted = self.kind.accepts(read)
         except (TypeError, ValueError, KeyError, OverflowError):
-            read = math.nan
-        if not self.kind.accepts(read):
+            accepted = False
+        if not accepted:
             raise ConfigError(f"The option {self.name} is {value!r}: give {self.kind.asks}.")
         if self.is_list and len(read) == 1 and read[0] in self.choices:
             return read[0]

@@ -120,6 +120,10 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
         model, folder = source, Path()
         name = source.graph.name or "onnx_model"
         label = f"the ONNX model {name!r}"
+    elif not isinstance(source, str | PathLike):
+        raise WorkloadError(
+            f"{source!r} is no ONNX model: give the path of a file, or an onnx.ModelProto."
+        )
     else:
         path = Path(source)
         model, folder, name = _load(path), path.parent, path.stem
@@ -164,14 +168,13 @@ def _load(path: Path) -> onnx.ModelProto:
         return onnx.load(path, load_external_data=False)
     except FileNotFoundError:
         raise WorkloadError(f"There is no ONNX file {str(path)!r}; check the path.") from None
-    except OSError as error:
-        raise WorkloadError(
-            f"The ONNX file {str(path)!r} cannot be read ({error.strerror})."
-        ) from error
     except (DecodeError, UnicodeDecodeError) as error:
         raise WorkloadError(
             f"The file {path.name!r} is not an ONNX model; export it again."
         ) from error
+    except (OSError, ValueError) as error:  # a null in the path
+        why = getattr(error, "strerror", None) or error
+        raise WorkloadError(f"The ONNX file {str(path)!r} cannot be read ({why}).") from error
 
 
 def _check_model(model: onnx.ModelProto, label: str) -> None:

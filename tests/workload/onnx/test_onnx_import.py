@@ -542,9 +542,16 @@ def test_missing_file(tmp_path):
         from_onnx(tmp_path / "absent.onnx")
 
 
+@pytest.mark.parametrize("source", [None, 3, b"x.onnx", ["x.onnx"]])
+def test_what_is_no_path_is_refused(source):
+    with pytest.raises(WorkloadError, match="is no ONNX model: give the path"):
+        from_onnx(source)
+
+
 def test_folder_instead_of_file(tmp_path):
-    with pytest.raises(WorkloadError, match="cannot be read"):
-        from_onnx(tmp_path)
+    for path in (tmp_path, "null\0.onnx"):
+        with pytest.raises(WorkloadError, match="cannot be read"):
+            from_onnx(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello, this is no model\n" * 40, b"\x00\xff" * 100])
