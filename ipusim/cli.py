@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ipusim.errors import IpuSimError
+from ipusim.errors import IpuSimError, check_name
+from ipusim.files import write_bytes
 from ipusim.runtime.options.spec import OPTIONS, Option
 
 if TYPE_CHECKING:
@@ -166,10 +168,10 @@ def simulate(
     from ipusim import api
 
     done = api.simulate(model, **_told(options))
+    price = None if price_per_hour is None else done.price_per_item(price_per_hour)
     for path, write in ((trace, done.to_perfetto), (report, done.to_html)):
         if path is not None:
             write(path)
-    price = None if price_per_hour is None else done.price_per_item(price_per_hour)
     if as_json:
         facts = done.to_dict()
         if price is not None:
@@ -189,15 +191,29 @@ class SeveralValues(OptionValue):
         check = super().convert
         if not isinstance(value, str) or self.option.is_list:
             return value
-        return [check(one, param, ctx) for part in value.split(",") for one in _span(part)]
+        try:
+            return [check(one, param, ctx) for part in value.split(",") for one in _span(part)]
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_MOST_IN_SPAN = 1_000_000
 
 
 def _span(text: str) -> Sequence[Any]:
-    """Return what FIRST:LAST[:STEP] stands for, both ends included; other text as it is."""
+    """Return what FIRST:LAST[:STEP] stands for, both ends included; other text as it is.
+
+    A ValueError where these are no numbers, or too many.
+    """
     parts = text.split(":")
     if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
         return [text]
-    first, last, step = *map(int, parts[:2]), max(1, int((*parts, "1")[2]))
+    first, last, step = map(int, (*parts, "1")[:3])
+    if not step or not 0 <= last - first < _MOST_IN_SPAN * step:
+        raise ValueError(
+            f"{text!r} must be FIRST:LAST[:STEP], the last not below the first, the step 1 or "
+            f"more, of at most {_MOST_IN_SPAN:,} numbers."
+        )
     return range(first, last + 1, step)
 
 
@@ -269,10 +285,22 @@ def plan(model: str, as_csv: bool, plot: Path | None, **options: Any) -> None:
     """
     from ipusim.planning import plan as search
 
+    kind = None if plot is None else _kind_of_figure(plot)
     found = search(model, **_told(options))
     if plot is not None:
-        found.figure().savefig(plot)
+        drawn = BytesIO()
+        found.figure().savefig(drawn, format=kind)
+        write_bytes(plot, drawn.getvalue())
     click.echo(found.frame.to_csv(index=False) if as_csv else repr(found), nl=not as_csv)
+
+
+def _kind_of_figure(path: Path) -> str:
+    """Return the kind of picture that the ending of a file asks for."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    kind = path.suffix.removeprefix(".").lower()
+    check_name(f"kind of picture of {str(path)!r}", kind, FigureCanvasBase.filetypes)
+    return kind
 
 
 _WARMING = (
@@ -294,7 +322,12 @@ def warmup(models: tuple[str, ...], system: str) -> None:
 
     from ipusim import api
     from ipusim.compiler.program_cache import keep_programs
+    from ipusim.machine import load_system
+    from ipusim.workload.model import load_model
 
+    load_system(system)
+    for model in models:
+        load_model(model)
     training = get_context("spawn").Process(target=_warm_training, daemon=True)
     training.start()
     runs = [*_WARMING, *({"model": model, "system": system} for model in models)]

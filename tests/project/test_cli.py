@@ -371,6 +371,49 @@ def test_warmup_compiles_kernels_and_plans_what_is_asked_for(capsys, api, monkey
     assert {"inference", "training"} == {one.get("mode", "inference") for one in asked}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"), [(["uno", "unno"], "'unno'"), (["--system", "C3"], "'C3'")]
+)
+def test_warmup_refuses_names_before_it_compiles(capsys, monkeypatch, arguments, why):
+    monkeypatch.setattr(cli, "_WARMING", None)  # nothing is begun
+    code, out, err = run(capsys, "warmup", *arguments)
+    assert_one_sentence(code, out, err)
+    assert why in err
+
+
+def test_a_price_that_is_none_is_refused_before_anything_is_written(capsys, tmp_path):
+    out = tmp_path / "trace.json"
+    asked = run(capsys, "simulate", "uno", "--trace", str(out), "--price-per-hour", "-1")
+    assert_one_sentence(*asked)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("file", ["plot", "plot.nope", ""])
+def test_a_picture_of_no_kind_is_refused_before_the_search(capsys, monkeypatch, file):
+    monkeypatch.setattr("ipusim.planning.plan", None)
+    code, out, err = run(capsys, "plan", "uno", "--plot", file)
+    assert_one_sentence(code, out, err)
+    assert "kind of picture" in err
+
+
+def test_a_picture_is_drawn_with_its_folder_or_refused(capsys, tmp_path):
+    asked = ["plan", "uno", "--system", "C2", "--micro-batch", "1", "--plot"]
+    picture = tmp_path / "new" / "plan.SVG"
+    assert run(capsys, *asked, str(picture))[0] == 0
+    assert b"<svg" in picture.read_bytes()
+    code, out, err = run(capsys, *asked, str(picture / "below.png"))
+    assert_one_sentence(code, out, err)
+    assert "Cannot write" in err
+
+
+@pytest.mark.parametrize("span", ["4:1", "1:4:0", "1,4:2", "1:2000000", f"0:{10**30}:1"])
+def test_a_range_without_numbers_or_with_too_many_is_refused(capsys, span):
+    code, out, err = run(capsys, "sweep", "uno", "--micro-batch", span)
+    assert_one_sentence(code, out, err)
+    assert "FIRST:LAST" in err
+    assert run(capsys, "sweep", "uno", "--chip", f"tiles={span}")[0] == 2
+
+
 def test_warmup_says_that_the_kernels_of_training_failed(capsys, api, monkeypatch):
     monkeypatch.setattr(api, "simulate", lambda **options: None)
     monkeypatch.setattr(cli, "_warm_training", len)
