@@ -323,13 +323,15 @@ def warmup(models: tuple[str, ...], system: str) -> None:
     from ipusim import api
     from ipusim.compiler.program_cache import keep_programs
     from ipusim.machine import load_system
+    from ipusim.workers import deaf_to_interrupts
     from ipusim.workload.model import load_model
 
     load_system(system)
     for model in models:
         load_model(model)
     training = get_context("spawn").Process(target=_warm_training, daemon=True)
-    training.start()
+    with deaf_to_interrupts():
+        training.start()
     runs = [*_WARMING, *({"model": model, "system": system} for model in models)]
     with tqdm(runs, desc="warming up", disable=None) as bar:
         for options in bar:

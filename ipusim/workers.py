@@ -65,6 +65,25 @@ def _no_script_to_import() -> Iterator[None]:
         main.__file__ = script
 
 
+@contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Start processes that an interrupt does not reach, not even while they import what they need.
+
+    The parent, which answers it, gets one that comes meanwhile afterwards.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # not on Windows
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # to start it would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Workers:
     """Processes that live as long as this object, each started when it is first needed."""
 
@@ -93,7 +112,10 @@ class Workers:
                 at_home = (key for key in waiting if self._home.get(key, worker) == worker)
                 key = next(at_home, next(iter(waiting)))
                 self._home[key] = worker
-                with _no_script_to_import():  # the first task starts the process
+                with (
+                    _no_script_to_import(),
+                    deaf_to_interrupts(),
+                ):  # the first task starts the process
                     future = self._pools[worker].submit(function, waiting.pop(key))
                 running[future] = worker, key
                 idle.discard(worker)

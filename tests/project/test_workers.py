@@ -1,5 +1,6 @@
 """Worker processes: tasks come home, errors come back, and nothing outlives its parent."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipusim.errors import ConfigError
-from ipusim.workers import Workers
+from ipusim.workers import Workers, deaf_to_interrupts
 
 CHILD = """
 import os
@@ -37,6 +38,17 @@ def test_tasks_go_where_they_went_before():
     first = dict(workers.each(who, {"a": 0, "b": 0}))
     assert first["a"] != first["b"]
     assert dict(workers.each(who, {"b": 0, "a": 0})) == first
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="POSIX only")
+def test_a_process_hears_no_interrupt_even_before_it_runs():
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
+    with deaf_to_interrupts():
+        process.start()
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 0
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_who_has_nothing_to_do_takes_what_waits():
