@@ -131,7 +131,18 @@ _ONNX_OPTIONS = {
 def _told(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options that were given, repeated NAME=VALUE ones as mappings."""
     told = {name: value for name, value in options.items() if value not in (None, ())}
-    return told | {name: dict(told[name]) for name in ("shapes", "dims", "values") if name in told}
+    return told | {
+        name: _by_name(told[name]) for name in ("shapes", "dims", "values") if name in told
+    }
+
+
+def _by_name(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return repeated NAME=VALUE options as a mapping; none may have two values."""
+    told: dict[str, Any] = {}
+    for name, value in pairs:
+        if told.setdefault(name, value) != value:
+            raise click.UsageError(f"{name!r} is given as {told[name]} and as {value}: give one.")
+    return told
 
 
 def _onnx_options(command: Any) -> Any:
@@ -258,7 +269,7 @@ def sweep(model: str, as_csv: bool, **given: Any) -> None:
         if name in options and not option.is_list:
             several = [one for part in options[name] for one in part]
             options[name] = several if len(several) > 1 else several[0]
-    options["chip"] = dict(given["chip"])
+    options["chip"] = _by_name(given["chip"])
     options["client"] = options.pop("scheduler", None)
     out = options.get("out")
     frame = sweeps.sweep(

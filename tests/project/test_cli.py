@@ -414,6 +414,13 @@ def test_a_range_without_numbers_or_with_too_many_is_refused(capsys, span):
     assert run(capsys, "sweep", "uno", "--chip", f"tiles={span}")[0] == 2
 
 
+def test_a_name_has_one_value(capsys):
+    for option, one, two in (("--dim", "n=4", "n=5"), ("--chip", "tiles=4", "tiles=5")):
+        code, out, err = run(capsys, "sweep", "uno", option, one, option, two)
+        assert_one_sentence(code, out, err)
+        assert "is given as 4 and as 5" in err
+
+
 def test_warmup_says_that_the_kernels_of_training_failed(capsys, api, monkeypatch):
     monkeypatch.setattr(api, "simulate", lambda **options: None)
     monkeypatch.setattr(cli, "_warm_training", len)

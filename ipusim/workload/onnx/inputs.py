@@ -7,8 +7,8 @@ branches depend, has to come from the user.
 
 import ast
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, fields, replace
 from operator import add, floordiv, mul, sub
 from typing import Any
 
@@ -38,6 +38,16 @@ class Given:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if not isinstance(one := getattr(self, item.name), Mapping):
+                raise WorkloadError(
+                    f"The {item.name} are {one!r}: give each by name, as a mapping."
+                )
+        for name, shape in self.shapes.items():
+            if isinstance(shape, str) or not isinstance(shape, Sized):
+                raise WorkloadError(f"The shape of {name!r} is {shape!r}: give a tuple of sizes.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -542,6 +542,22 @@ def test_missing_file(tmp_path):
         from_onnx(tmp_path / "absent.onnx")
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"shapes": 3}, "shapes are 3: give each by name"),
+        ({"dims": ["batch"]}, "dims are .*: give each by name"),
+        ({"values": "x"}, "values are 'x': give each by name"),
+        ({"shapes": {"x": 3}}, "shape of 'x' is 3: give a tuple"),
+        ({"shapes": {"x": "24"}}, "shape of 'x' is '24': give a tuple"),
+    ],
+)
+def test_what_is_given_by_no_name_is_refused(given, why):
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": [2, 4]}, ["y"])
+    with pytest.raises(WorkloadError, match=why):
+        from_onnx(model, **given)
+
+
 @pytest.mark.parametrize("source", [None, 3, b"x.onnx", ["x.onnx"]])
 def test_what_is_no_path_is_refused(source):
     with pytest.raises(WorkloadError, match="is no ONNX model: give the path"):
