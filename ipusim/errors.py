@@ -34,6 +34,11 @@ class StudyError(IpuSimError):
     """A study that cannot be run, or a result that cannot be written."""
 
 
+def why(error: Exception) -> str:
+    """Say why a file cannot be read or written: the system's words, where the error has them."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 def normalise_name(name: object) -> str:
     """Reduce a name to what is compared: lower case, no spaces, hyphens, underscores or dots."""
     return _SEPARATORS.sub("", str(name)).casefold()

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from ipusim.errors import DataError, StudyError
+from ipusim.errors import DataError, StudyError, why
 
 DATA_DIR_VARIABLE = "IPUSIM_DATA_DIR"
 """Environment variable that points at another data folder, for example an edited copy."""
@@ -271,9 +271,8 @@ def write_bytes(path: str | Path, content: bytes, *, sync: bool = False) -> Path
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, content, sync=sync)
     except (OSError, TypeError, ValueError) as error:  # what is no path, or holds a null
-        why = getattr(error, "strerror", None) or error
         raise StudyError(
-            f"Cannot write {path} ({why}): choose another place, or make room there."
+            f"Cannot write {path} ({why(error)}): choose another place, or make room there."
         ) from error
     return file
 

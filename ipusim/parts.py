@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ipusim.errors import ConfigError
+from ipusim.errors import ConfigError, why
 from ipusim.files import replace_file, write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -63,8 +63,9 @@ class Parts:
                 replace_file(manifest, self._about.encode())
         except (OSError, ValueError) as error:  # a null in the path
             self.__exit__()
-            why = getattr(error, "strerror", None) or error
-            raise ConfigError(f"Cannot write {self._file} ({why}): choose another file.") from error
+            raise ConfigError(
+                f"Cannot write {self._file} ({why(error)}): choose another file."
+            ) from error
         if known not in (None, self._about):
             self.__exit__()
             raise ConfigError(

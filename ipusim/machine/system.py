@@ -4,7 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipusim.errors import ConfigError, check_name
+from ipusim.errors import ConfigError, check_name, why
 from ipusim.machine.chip import Chip
 from ipusim.machine.constants import Own, Sourced, constant, described, load, names
 from ipusim.machine.parts import Host, Link, PowerConstants, sync_hops
@@ -132,8 +132,7 @@ def _own_system(path: str, adopted: bool) -> System:
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"The machine file {path!r} cannot be read: {why}.") from error
+        raise ConfigError(f"The machine file {path!r} cannot be read: {why(error)}.") from error
     for stem, named in tables.items():
         check_name(f"kind of table in {path!r}", stem, OWN_FILES)
         if not isinstance(named, dict) or not all(isinstance(one, dict) for one in named.values()):

@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
-from ipusim.errors import WorkloadError
+from ipusim.errors import WorkloadError, why
 
 _KEPT_ELEMENTS = 4096
 """Constants up to this size keep their values (shapes, axes, scalars); larger ones are weights."""
@@ -173,8 +173,9 @@ def _load(path: Path) -> onnx.ModelProto:
             f"The file {path.name!r} is not an ONNX model; export it again."
         ) from error
     except (OSError, ValueError) as error:  # a null in the path
-        why = getattr(error, "strerror", None) or error
-        raise WorkloadError(f"The ONNX file {str(path)!r} cannot be read ({why}).") from error
+        raise WorkloadError(
+            f"The ONNX file {str(path)!r} cannot be read ({why(error)})."
+        ) from error
 
 
 def _check_model(model: onnx.ModelProto, label: str) -> None:
