@@ -23,7 +23,7 @@ from ipusim.errors import ConfigError, WorkloadError
 from ipusim.report import Report
 from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job, graphs
 from ipusim.runtime.options.config import make_config
-from ipusim.runtime.options.spec import COUNT, Option, RunConfig
+from ipusim.runtime.options.spec import COUNT, RunConfig
 from ipusim.runtime.replica.balance import balance
 from ipusim.runtime.replica.partition import homes
 from ipusim.workload.model import Model, load_model
@@ -49,11 +49,7 @@ MOST_BATCH = 10**12
 
 Options = dict[str, Any]
 
-_BATCH = Option(
-    name="global_batch",
-    kind=replace(COUNT, asks=f"a whole number from 1 to {MOST_BATCH:,}", most=MOST_BATCH),
-    meaning="",
-)
+_BATCH = replace(COUNT, asks=f"a whole number from 1 to {MOST_BATCH:,}", most=MOST_BATCH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +167,7 @@ def plan(
     opened = split_onnx(options)
     loaded = load_model(model, **opened)
     if global_batch is not None:
-        global_batch = _BATCH.check(global_batch)
+        global_batch = _BATCH.check("global_batch", global_batch)
     given = {"system": system, "mode": mode, **options}
     import pandas as pd
     from tqdm.auto import tqdm

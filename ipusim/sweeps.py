@@ -51,9 +51,6 @@ CHIP_OPTIONS: dict[str, Option] = {
 """Numbers of a chip that a sweep may set."""
 
 
-_JOBS = Option(name="jobs", kind=COUNT, meaning="")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """What a sweep asks; a point is the number of a combination, the last axis moving fastest.
@@ -266,7 +263,7 @@ def sweep(
     """
     from tqdm.auto import tqdm
 
-    question, jobs = _asked(model, chip, options, keep_going), _JOBS.check(jobs)
+    question, jobs = _asked(model, chip, options, keep_going), COUNT.check("jobs", jobs)
     tasks = dict(enumerate(question.tasks()))
     with Parts(out, f"{state_digest()} {question.text()}") as parts:
         kept = parts.known(tasks)

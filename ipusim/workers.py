@@ -112,10 +112,8 @@ class Workers:
                 at_home = (key for key in waiting if self._home.get(key, worker) == worker)
                 key = next(at_home, next(iter(waiting)))
                 self._home[key] = worker
-                with (
-                    _no_script_to_import(),
-                    deaf_to_interrupts(),
-                ):  # the first task starts the process
+                # The first task starts the process.
+                with _no_script_to_import(), deaf_to_interrupts():
                     future = self._pools[worker].submit(function, waiting.pop(key))
                 running[future] = worker, key
                 idle.discard(worker)

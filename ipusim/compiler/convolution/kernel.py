@@ -23,15 +23,11 @@ NO_SPANS = np.zeros((0, 2), np.int64)
 def kernel(
     task: int, problems: np.ndarray, vertices: np.ndarray, spans: np.ndarray, works: np.ndarray
 ) -> bool:
-    """Return whether a partition within the limit was found, for a `SEARCH` by all `works`.
+    """Return whether a plan can be executed, or a joint one was found within the limit.
 
     To `EXECUTE` is to fill totals, part and cost of the partition at hand, of the first of each. A
     `JOINT_SEARCH` finds one partition for the three passes of a layer; the first of `works` holds
-    it. A `SEARCH` looks, for each of `works`, at its problems, and keeps which of them and which
-    vertex are the best; `spans` says where the vertices of each problem begin and end.
-    Coarse rounds only find a cost to beat before the exact search: without serial parts first, as
-    these seldom pay unless the memory bound asks for them, and then of all vertices, as few may
-    fit.
+    it. A `SEARCH` finds one for each of `works`, whose best cycles say whether there is any.
     """
     if task == EXECUTE:
         fill_grains(problems[0], vertices[0], works[0])
@@ -39,21 +35,28 @@ def kernel(
         return conv_cost(problems[0], vertices[0], works[0])
     if task == JOINT_SEARCH:
         return joint_search(problems, vertices, works)
-    found_all = True
     for one in range(len(works)):
-        work, found = works[one], False
-        for serial_splits in (False, True):
-            for coarse in (True, False):
-                if coarse and (found or not work.pruned):
-                    continue
-                for at in range(work.first_problem, work.last_problem + 1):
-                    begin, end = spans[at]
-                    if coarse and not serial_splits:
-                        end = begin + 1
-                    for which in range(begin, end):
-                        if search_vertex(
-                            problems[at], vertices[which], work, serial_splits, coarse
-                        ):
-                            work.best_problem, work.best_vertex, found = at, which, True
-        found_all &= found
-    return found_all
+        _search(problems, vertices, spans, works[one])
+    return True
+
+
+@njit(cache=True, inline="always")
+def _search(problems: np.ndarray, vertices: np.ndarray, spans: np.ndarray, work: np.void) -> None:
+    """Look at the problems of a work, and keep which of them and which vertex are the best.
+
+    `spans` says where the vertices of each problem begin and end. Coarse rounds only find a cost to
+    beat before the exact search: without serial parts first, as these seldom pay unless the memory
+    bound asks for them, and then of all vertices, as few may fit.
+    """
+    found = False
+    for serial_splits in (False, True):
+        for coarse in (True, False):
+            if coarse and (found or not work.pruned):
+                continue
+            for at in range(work.first_problem, work.last_problem + 1):
+                begin, end = spans[at]
+                if coarse and not serial_splits:
+                    end = begin + 1
+                for which in range(begin, end):
+                    if search_vertex(problems[at], vertices[which], work, serial_splits, coarse):
+                        work.best_problem, work.best_vertex, found = at, which, True

@@ -41,6 +41,7 @@ from ipusim.machine import Chip
 __all__ = ["ConvPass", "Plan", "PlannerRules", "forget_plans", "plan"]
 
 _REMEMBERED = 65536
+"""Plans that are kept, at most; then all are dropped."""
 _AT_ONCE = 4
 """Convolutions that are searched at once, without the interpreter."""
 

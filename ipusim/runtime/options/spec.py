@@ -79,6 +79,17 @@ class Kind:
             math.isfinite(value) and self.above < value <= self.most and value >= self.least
         )
 
+    def check(self, name: str, value: Any) -> Any:
+        """Return a value as it is kept, or raise the `ConfigError` of an option of this name."""
+        try:
+            read = self.read(value)
+            accepted = self.accepts(read)
+        except (TypeError, ValueError, KeyError, OverflowError):
+            accepted = False
+        if not accepted:
+            raise ConfigError(f"The option {name} is {value!r}: give {self.asks}.")
+        return read
+
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool):
@@ -167,13 +178,7 @@ class Option:
         """Return a value as it is kept, or raise `ConfigError` or `UnknownNameError`."""
         if self.choices and not self.is_list:
             return resolve_name(self.noun or self.name, str(value), self.choices)
-        try:
-            read = self.kind.read(value)
-            accepted = self.kind.accepts(read)
-        except (TypeError, ValueError, KeyError, OverflowError):
-            accepted = False
-        if not accepted:
-            raise ConfigError(f"The option {self.name} is {value!r}: give {self.kind.asks}.")
+        read = self.kind.check(self.name, value)
         if self.is_list and len(read) == 1 and read[0] in self.choices:
             return read[0]
         return read
