@@ -8,7 +8,7 @@ import numpy as np
 from ipusim.errors import WorkloadError
 from ipusim.numerics.operators.registry import Arrays
 from ipusim.numerics.program import Node
-from ipusim.workload.onnx.control import SCAN_WITHOUT_BATCH_OPSET
+from ipusim.workload.onnx.control import scan_refusal
 
 MOST_ROUNDS = 100_000
 """Rounds of a loop that data may ask for; a body takes some 0.1 ms, and one may never end."""
@@ -44,11 +44,8 @@ def loop(node: Node, inputs: Arrays, body: Body) -> list[np.ndarray]:
 
 def scan(node: Node, inputs: Arrays, body: Body) -> list[np.ndarray]:
     """Scan: along an axis of each of its last inputs, in either direction."""
-    if node.opset < SCAN_WITHOUT_BATCH_OPSET:
-        raise WorkloadError(
-            f"Operator 'Scan', node {node.name!r}, is of operator set {node.opset}, which scans "
-            f"batches; export it with {SCAN_WITHOUT_BATCH_OPSET} or newer."
-        )
+    if refused := scan_refusal(node.opset):
+        raise WorkloadError(f"Operator 'Scan', node {node.name!r}, {refused}.")
     count = node.attributes["num_scan_inputs"]
     carried, outs = list(inputs[:-count]), len(node.outputs) - len(inputs) + count
 

@@ -24,7 +24,7 @@ from ipusim.workload.onnx.recipes import Parts, Recipe
 from ipusim.workload.onnx.shapes import FLOAT, by_names
 from ipusim.workload.operators.base import round_prefix
 
-SCAN_WITHOUT_BATCH_OPSET = 9
+_SCAN_WITHOUT_BATCH_OPSET = 9
 """Before it, a Scan has a batch of sequences, whose lengths are its first input."""
 
 
@@ -154,13 +154,20 @@ def _refuse_trips(p: Parts) -> None:
     raise p.node.error(f"runs as often as data say, so its time is unknown; {advice}")
 
 
+def scan_refusal(opset: int) -> str:
+    """Say why a Scan of an operator set is refused, nothing where it is not."""
+    if opset >= _SCAN_WITHOUT_BATCH_OPSET:
+        return ""
+    return (
+        f"is of operator set {opset}, which scans batches; export it with "
+        f"{_SCAN_WITHOUT_BATCH_OPSET} or newer"
+    )
+
+
 def _scan(p: Parts) -> None:
     """Scan over an axis of its inputs: unrolled, in whichever direction."""
-    if p.opset < SCAN_WITHOUT_BATCH_OPSET:
-        raise p.node.error(
-            f"is of operator set {p.opset}, which scans batches; export it with "
-            f"{SCAN_WITHOUT_BATCH_OPSET} or newer"
-        )
+    if refused := scan_refusal(p.opset):
+        raise p.node.error(refused)
     count = p.node.given["num_scan_inputs"]
     carried, rounds = p.node.input[: len(p.node.input) - count], []
     scanned = p.node.input[len(carried) :]
