@@ -14,7 +14,7 @@ from ipusim.errors import ConfigError, WorkloadError
 from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
 from ipusim.workload.graph import Gather, MatMul, Norm, Softmax
-from ipusim.workload.onnx import from_onnx
+from ipusim.workload.onnx import check_onnx, from_onnx
 from ipusim.workload.onnx.reference import evaluated
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -320,6 +320,50 @@ def test_a_sequence_leaves_the_graph_tensor_by_tensor():
     ]
     graph = _chain([nodes[0], nodes[2], nodes[1]], {"x": ["n", 4]}, ["b", "out"]).graph(2)
     assert graph.outputs == ("b", "a")
+
+
+def test_tensors_are_put_into_sequences_and_taken_out():
+    nodes = [
+        _node("Relu", ["x"], ["a"]),
+        _node("Tanh", ["x"], ["b"]),
+        _node("SequenceEmpty", [], ["none"]),
+        _node("SequenceInsert", ["none", "a"], ["one"]),
+        _node("SequenceInsert", ["one", "b", "first"], ["two"]),
+        _node("SequenceInsert", ["two", "x"], ["three"]),
+        _node("SequenceLength", ["three"], ["count"]),
+        _node("SequenceErase", ["three", "first"], ["rest"]),
+        _node("ConcatFromSequence", ["rest"], ["joined"], axis=1),
+        _node("Unsqueeze", ["count", "first_axis"], ["counts"]),
+        _node("Concat", ["counts", "ones"], ["shape"], axis=0),
+        _node("Expand", ["joined", "shape"], ["y"]),
+    ]
+    numbers = {"first": 0, "first_axis": [0], "ones": [1, 1]}
+    weights = {name: np.array(value) for name, value in numbers.items()}
+    graph = from_onnx(make_model(nodes, {"x": ["n", 4]}, ["y"], weights)).graph(2)
+    (joined,) = (op for op in graph.ops if op.function == "concat")
+    # Of b, a and x the first is gone, and as many as there were are the rows of the result.
+    assert (joined.inputs, graph.tensors["y"].shape) == (("a", "x"), (3, 2, 8))
+
+
+def test_of_branches_that_data_choose_the_longer_is_taken():
+    def branch(*kinds):
+        names = ["x", *(f"t{place}" for place in range(len(kinds)))]
+        steps = zip(kinds, names, names[1:], strict=False)
+        nodes = [_node(kind, [one], [next_]) for kind, one, next_ in steps]
+        result = helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, None)
+        return helper.make_graph(nodes, "branch", [], [result])
+
+    short, long = branch("Relu"), branch("Tanh", "Sigmoid")
+    nodes = [
+        _node("ReduceMax", ["x"], ["most"], keepdims=0),
+        _node("Greater", ["most", "zero"], ["positive"]),
+        _node("If", ["positive"], ["y"], then_branch=short, else_branch=long),
+    ]
+    zero = {"zero": np.array(0, np.float32)}
+    model = make_model(nodes, {"x": ["n", 4]}, ["y"], zero)
+    kinds = [op.function for op in from_onnx(model).graph().ops]
+    assert "relu" not in kinds and {"tanh", "sigmoid"} <= set(kinds)
+    assert "the longer one is taken" in str(check_onnx(model).lines)
 
 
 @pytest.mark.parametrize("rows", [4, 400])

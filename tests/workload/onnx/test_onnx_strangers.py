@@ -12,6 +12,8 @@ from ipusim.workload.operators.base import name_in_body
 MS = "com.microsoft"
 NCHWC = "com.microsoft.nchwc"
 IMAGE, WORDS = ["n", 8, 6, 4], ["n", 12, 16]
+ONE_WAY = {"unidirectional": 1}
+SCALE = {"s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)}
 
 
 def _node(kind, inputs, outputs=("y",), domain=MS, **given):
@@ -141,6 +143,91 @@ CASES = {
         WORDS,
         (2 * 12 * 12 * 16, (2, 12, 16)),
     ),
+    "packed attention behind a past": (
+        _node("Attention", ["x", "w", "b", "m", "past"], ["y", "now"], num_heads=2, **ONE_WAY),
+        {"w": [16, 48], "b": [48]},
+        {"x": WORDS, "m": ["n", 15], "past": [2, "n", 2, 3, 8]},
+        (12 * 16 * 48 + 2 * 12 * 15 * 16, (2, 12, 16)),
+    ),
+    "attention with a mask of keys, a bias and a past": (
+        _node("MultiHeadAttention", ["x", "x", "x", "b", "m", "", "k", "k"], num_heads=2),
+        {"b": [48]},
+        {"x": WORDS, "m": ["n", 15], "k": ["n", 2, 3, 8]},
+        (2 * 12 * 15 * 16, (2, 12, 16)),
+    ),
+    "attention whose keys and values lie together": (
+        _node("MultiHeadAttention", ["x", "kv"], num_heads=2),
+        {},
+        {"x": WORDS, "kv": ["n", 20, 2, 2, 8]},
+        (2 * 12 * 20 * 16, (2, 12, 16)),
+    ),
+    "attention whose queries share keys": (
+        _node(
+            "GroupQueryAttention",
+            ["x", "k", "k", "past", "past", "n", "all", "cos", "cos"],
+            ["y", "keys", "values"],
+            num_heads=2,
+            kv_num_heads=1,
+            do_rotary=1,
+        ),
+        {"cos": [32, 4], "all": np.array(15, np.int32)},
+        {"x": WORDS, "k": ["n", 12, 8], "past": ["n", 1, 3, 8], "n": ["n"]},
+        (2 * 12 * 15 * 16, (2, 12, 16)),
+    ),
+    "attention whose queries and shared keys lie together": (
+        _node(
+            "GroupQueryAttention",
+            ["x", "", "", "", "", "n", "all"],
+            num_heads=2,
+            kv_num_heads=1,
+        ),
+        {"all": np.array(12, np.int32)},
+        {"x": WORDS, "n": ["n"]},
+        (2 * 12 * 12 * 8, (2, 12, 8)),
+    ),
+    "positions as turns": (
+        _node("RotaryEmbedding", ["x", "p", "cos", "cos"]),
+        {"cos": [32, 4]},
+        {"x": WORDS, "p": ["n", 12]},
+        (0, (2, 12, 16)),
+    ),
+    "norm of a sum, and the sum": (
+        _node("SkipLayerNormalization", ["x", "x", "w", "b", "b"], ["y", "", "", "sum"]),
+        {"w": [16], "b": [16]},
+        WORDS,
+        (0, (2, 12, 16)),
+    ),
+    "simple norm of a sum": (
+        _node("SkipSimplifiedLayerNormalization", ["x", "x", "w", "b"]),
+        {"w": [16], "b": [16]},
+        WORDS,
+        (0, (2, 12, 16)),
+    ),
+    "quick gelu": (_node("QuickGelu", ["x"], alpha=1.5), {}, WORDS, (0, (2, 12, 16))),
+    "product with an operand transposed": (
+        _node("FusedMatMul", ["x", "w"], transB=1, alpha=0.5),
+        {"w": [24, 16]},
+        WORDS,
+        (12 * 16 * 24, (2, 12, 24)),
+    ),
+    "lookup in rows of four bits": (
+        _node("GatherBlockQuantized", ["t", "i", "s"], bits=4, block_size=16),
+        {"t": np.zeros((40, 8), np.uint8), "s": [40, 1]},
+        {"i": ["n", 12]},
+        (0, (2, 12, 16)),
+    ),
+    "outer product": (
+        _node("Einsum", ["x", "w"], domain="", equation="bti,k->btik"),
+        {"w": [5]},
+        WORDS,
+        (0, (2, 12, 16, 5)),
+    ),
+    "recurrent layer of integers": (
+        _node("DynamicQuantizeLSTM", ["x", "w", "r", *[""] * 5, *"szsz"], hidden_size=8),
+        {"w": np.zeros((1, 16, 32), np.uint8), "r": np.zeros((1, 8, 32), np.uint8)} | SCALE,
+        ["n", 2, 16],
+        (2 * 4 * 8 * (16 + 8), (2, 1, 2, 8)),
+    ),
     "determinant": (_node("Det", ["x"], domain=""), {}, ["n", 4, 4], (0, (2,))),
     "spectrum": (_node("Rfft", ["x"]), {}, WORDS, (12 * 16 * 18, (2, 12, 9, 2))),
     "spectrum of rows and columns": (
@@ -162,10 +249,10 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_fused_operators_of_onnxruntime(name):
     node, weights, shape, (macs, result) = CASES[name]
-    model = from_onnx(make_model([node], {"x": shape}, ["y"], weights))
-    graph = model.graph(2)
+    inputs = shape if isinstance(shape, dict) else {"x": shape}
+    graph = from_onnx(make_model([node], inputs, ["y"], weights)).graph(2)
     assert macs is None or graph.macs == 2 * macs
-    assert graph.tensors[graph.outputs[0]].shape == (result or (2, *shape[1:]))
+    assert graph.tensors[graph.outputs[0]].shape == (result or (2, *inputs["x"][1:]))
 
 
 def test_experts_share_the_rows():
