@@ -517,18 +517,11 @@ class Report:
         return "\n".join(f"{name:>11}  {value}" for name, value in lines)
 
     def _repr_html_(self) -> str:
-        from html import escape  # here and below: a number needs it not
+        from ipusim.markup import template  # a number needs it not
 
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{escape(name)}</th>"
-            f"<td style='text-align:left'>{escape(value)}</td></tr>"
-            for name, value in self.summary()
-        )
         phases, kinds = self._where().values()
-        return (
-            f"<table>{cells}</table>{_bars('Device time by phase', phases)}"
-            f"{_bars('Device time by operation, the largest', kinds)}"
-        )
+        bars = {"Device time by phase": phases, "Device time by operation, the largest": kinds}
+        return template("summary.html.j2").render(summary=self.summary(), bars=bars)
 
 
 def _digits(value: float) -> str:
@@ -538,19 +531,6 @@ def _digits(value: float) -> str:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _bars(caption: str, shares: list[tuple[str, float]]) -> str:
-    """Return an HTML table with one bar per share in percent."""
-    from html import escape
-
-    rows = "".join(
-        f"<tr><td style='text-align:left'>{escape(name)}</td><td style='text-align:left'>"
-        "<div style='background:#0072B2;height:0.8em;display:inline-block;"
-        f"width:{2 * share:.1f}px'></div> {share:.1f} %</td></tr>"
-        for name, share in shares
-    )
-    return f"<table><caption>{caption}</caption>{rows}</table>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jinja2
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
@@ -17,8 +16,9 @@ from matplotlib.figure import Figure
 
 import ipusim
 from ipusim import advice
-from ipusim.files import TEMPLATES, write_text
+from ipusim.files import write_text
 from ipusim.look import OKABE_ITO, PHASES, figure_style
+from ipusim.markup import template
 from ipusim.workload.model import Model
 
 if TYPE_CHECKING:
@@ -62,10 +62,7 @@ def write(report: Report, path: Path) -> Path:
     line = advice.python if isinstance(asked.get("model"), Model) else advice.command
     layers = report.layers
     ends = report.interval80
-    template = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
-    ).get_template("report.html.j2")
-    page = template.render(
+    page = template("report.html.j2").render(
         report=report,
         lines=[pair for pair in report.summary() if pair[0] != "verdict"],
         advice=advice.advice(report),

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ipusim.errors import StudyError
 from ipusim.files import read_tables
-from ipusim.study.markup import template
+from ipusim.markup import template
 
 DEFAULT_DIGITS = 4
 MISSING = "-"

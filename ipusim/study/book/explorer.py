@@ -13,10 +13,10 @@ from ipusim.api import simulate
 from ipusim.errors import ConfigError, IpuSimError
 from ipusim.look import OKABE_ITO
 from ipusim.machine.system import load_system, system_names
+from ipusim.markup import template
 from ipusim.planning import FILLED
 from ipusim.report import Report
 from ipusim.study.data.published import load_rows
-from ipusim.study.markup import template
 from ipusim.workload import zoo
 from ipusim.workload.model import Model, load_model
 

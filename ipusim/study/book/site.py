@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 import ipusim
 from ipusim.files import read_tables
+from ipusim.markup import template
 from ipusim.study.book.catalogue import Study
-from ipusim.study.markup import template
 
 START, ROWS, COVERAGE = "index.html", "rows.html", "coverage.html"
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from ipusim.markup import template
 from ipusim.runtime.calibration import load_calibration
-from ipusim.study.markup import template
 from ipusim.study.table import format_percent
 from ipusim.study.verdicts.compare import tier_summary
 from ipusim.study.verdicts.errors import VERDICTS, errors_of, sizes_of

@@ -2,7 +2,6 @@
 
 import html
 from functools import cache
-from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
@@ -14,7 +13,7 @@ from ipusim.files import TEMPLATES
 def template(name: str) -> jinja2.Template:
     """Return a template; it escapes all values but `Markup`, the filter ``text`` as Python does."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", TEMPLATES]),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
