@@ -56,7 +56,7 @@ PREDICTING_DATA = (
 )
 """The data that it reads; how a published row was run is part of a question."""
 
-_SOURCES = (".py", ".css", ".j2", ".mplstyle")
+_SOURCES = (".py", ".csv", ".css", ".j2", ".mplstyle")
 _PRIVATE = 0o700
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _LOCK = RLock()

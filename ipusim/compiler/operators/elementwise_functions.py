@@ -4,7 +4,10 @@ Three kinds: functions with a vertex of their own, those that a framework writes
 popops operations, and expressions that popops::map turns into one generated vertex (poplibs
 lib/popops/ExpressionGenerator.cpp, tag sdk/poplar/2.4.0). Gradients take the incoming gradient
 first, then what the forward pass kept.
+elementwise_functions.csv has the latter two, with a note of what some of them compute.
 """
+
+from pathlib import Path
 
 from ipusim.compiler.tiles import CODELET_VERSIONS
 from ipusim.compiler.vertices import tables
@@ -15,28 +18,12 @@ from ipusim.compiler.vertices.elementwise import (
 )
 from ipusim.compiler.vertices.training import Expression
 from ipusim.errors import unknown_name
+from ipusim.files import read_records
+
+_LINES = read_records(Path(__file__).with_suffix(".csv"))
 
 COMPOSED: dict[str, tuple[str, ...]] = {
-    "leaky_relu": ("mul", "max"),
-    "prelu": ("mul", "max"),
-    "clip": ("max", "min"),
-    "elu": ("exp", "sub", "max"),
-    "selu": ("exp", "sub", "max", "mul"),
-    "celu": ("exp", "sub", "max"),
-    "softplus": ("exp", "add", "log"),
-    "softsign": ("abs", "add", "div"),
-    "hard_sigmoid": ("mul", "max", "min"),
-    "hard_swish": ("add", "max", "min", "mul"),
-    "mish": ("exp", "add", "log", "tanh", "mul"),
-    "mean": ("add", "mul"),
-    "mod": ("div", "floor", "mul", "sub"),
-    "scale": ("mul",),
-    "scaled_add": ("mul", "add"),  # where it broadcasts; otherwise it has a vertex
-    "reciprocal": ("inverse",),
-    "thresholded_relu": ("greater", "mul"),
-    "exp_grad": ("mul",),
-    "log_grad": ("div",),
-    "neg_grad": ("neg",),
+    line["function"]: tuple(line["series"].split()) for line in _LINES if line["series"]
 }
 """Functions without a vertex of their own: the popops operations that compute them."""
 
@@ -44,35 +31,13 @@ _EARLY: dict[str, tuple[str, ...]] = {"swish": ("sigmoid", "mul")}
 """Series that stand for vertices which only later versions have."""
 
 EXPRESSIONS: dict[str, Expression] = {
-    # |x| <= limit, cast, slope, gradient: lib/popnn/HardSigmoid.cpp.
-    "hard_sigmoid_grad": Expression(operations=5),
-    # x / 3 + 1 / 2 between two compares with their selections, then the gradient.
-    "hard_swish_grad": Expression(operations=7),
-    # s + y (1 - s) and the gradient, where there is no vertex for it.
-    "swish_grad": Expression(operations=5, slow=("sigmoid",)),
-    "leaky_relu_grad": Expression(operations=3),  # compare, select the slope, multiply
-    "prelu_grad": Expression(operations=3, tensors=3),
-    "thresholded_relu_grad": Expression(operations=3),
-    "elu_grad": Expression(operations=4),  # y + alpha where x is negative
-    "selu_grad": Expression(operations=5),
-    "celu_grad": Expression(operations=5),
-    "clip_grad": Expression(operations=4),  # two compares, and, multiply
-    "abs_grad": Expression(operations=2),  # sign, multiply
-    "sqrt_grad": Expression(operations=2, slow=("div",)),  # half, divide by the root
-    "rsqrt_grad": Expression(operations=4),
-    "square_grad": Expression(operations=2),
-    "reciprocal_grad": Expression(operations=3),
-    "erf_grad": Expression(
-        operations=5, slow=("exp",)
-    ),  # exp of the negated square, factor, gradient
-    "cos_grad": Expression(operations=3, slow=("sin",)),  # sine, negate, multiply
-    "softplus_grad": Expression(operations=2, slow=("sigmoid",)),
-    "softsign_grad": Expression(operations=4, slow=("div",)),
-    "mish_grad": Expression(operations=11, slow=("exp", "log", "tanh", "sigmoid")),
-    "pow_grad": Expression(operations=3, slow=("pow",)),
-    "max_grad": Expression(operations=3, tensors=3),  # compare, cast, multiply
-    "min_grad": Expression(operations=3, tensors=3),
-    "div_grad": Expression(operations=4, tensors=3, slow=("div",)),  # gradient of the divisor
+    line["function"]: Expression(
+        operations=int(line["operations"]),
+        tensors=int(line["tensors"]),
+        slow=tuple(line["slow"].split()),
+    )
+    for line in _LINES
+    if line["operations"]
 }
 """Gradients that popops::map computes in one generated vertex, as operators and inputs."""
 
