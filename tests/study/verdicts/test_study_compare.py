@@ -305,6 +305,10 @@ def test_calibration_is_the_same_text_every_time(tmp_path):
     assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == text
 
 
+def test_calibration_in_use_is_written_as_it_stands():
+    assert calibration_text(load_calibration()) == (data_dir() / "calibration.toml").read_text()
+
+
 def test_power_scales_solve_what_two_numbers_can(monkeypatch, tmp_path):
     # power that was made with known factors gives those factors back
     rows = {row.row_id: row for row in load_rows(study="qwant")}
