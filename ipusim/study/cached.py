@@ -72,9 +72,7 @@ def _kept_path(request: Request) -> Path | None:
     """Return the file of an answer; None where nothing is kept, or a model's own file is asked."""
     if not keeps_programs() or request.model.lower().endswith(".onnx"):
         return None
-    entry, model, rewrite, *options = request.key
-    text = repr((entry, model, rewrite and f"{rewrite.__module__}.{rewrite.__qualname__}", options))
-    return kept_path("predictions", state_digest(PREDICTING), text)
+    return kept_path("predictions", state_digest(PREDICTING), repr(request.key))
 
 
 def _kept(request: Request) -> Prediction | None:

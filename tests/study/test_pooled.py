@@ -17,7 +17,7 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.study import cached as pooled
 from ipusim.study.book.outputs import frame_csv
 from ipusim.study.cached import PooledPredictor, Request
-from ipusim.study.fidelity import ablation
+from ipusim.study.fidelity.ablation import Off
 from ipusim.study.predict import TIERS, request_for
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import Samples
@@ -99,7 +99,7 @@ def test_an_answer_is_kept_for_its_sources_and_data(tmp_path, monkeypatch, asked
         assert PooledPredictor().answer(costly) == first
         assert len(asked) == 1
         PooledPredictor().answer(simulate())
-        PooledPredictor().answer(Request(**{**KEPT, "rewrite": ablation.no_copies}))
+        PooledPredictor().answer(Request(**{**KEPT, "rewrite": Off("copy")}))
         assert len(asked) == 3
         data = shutil.copytree(data_dir(), tmp_path / "data")
         (data / "calibration.toml").write_text((data / "calibration.toml").read_text() + "\n")
@@ -123,8 +123,8 @@ def test_sources_that_a_request_depends_on_are_all_named():
         if not any(f"{name}.py" == one or f"{name}/".startswith(f"{one}/") for one in covered)
     ]
     assert stray == []
-    rewrites = {one.rewrite.__module__ for one in ablation.ABLATIONS if one.rewrite}
-    assert rewrites == {"ipusim.study.fidelity.ablation"}
+    rewrites = f"{Off.__module__.removeprefix('ipusim.').replace('.', '/')}.py"
+    assert rewrites in pooled.PREDICTING
 
 
 def test_a_request_holds_nothing_that_was_published():

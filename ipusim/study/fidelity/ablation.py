@@ -6,16 +6,17 @@ fitted here, so that no constant can make up for what is missing: errors are of 
 tier.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.tiles import ceil_div
+from ipusim.files import read
 from ipusim.machine import Chip
 from ipusim.study.cached import GRAPH_OPTIONS, PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows
@@ -23,58 +24,58 @@ from ipusim.study.predict import Request, metric_of, request_for
 from ipusim.study.verdicts.compare import time_ratio
 from ipusim.workload.operators.base import changed
 
-Options = dict[str, Any]
-Rewrite = Callable[[Program, Chip], Program]
-
+FILE = "studies/fidelity.toml"
 _TIER = "specification"
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """Rewrites a program: a phase of its supersteps takes no time, or "products" are `at_peak`."""
+
+    what: str
+
+    def __call__(self, program: Program, chip: Chip) -> Program:
+        """Return the program as it would be."""
+        if self.what == "products":
+            return at_peak(program, chip)
+        phase = f"{self.what}_cycles"
+        takes, free = attrgetter(phase), {phase: 0}
+        made = {
+            key: tuple(changed(step, **free) if takes(step) else step for step in steps)
+            for key, steps in {id(op.steps): op.steps for op in program.ops}.items()
+            if any(map(takes, steps))
+        }
+        return Program(
+            tuple(
+                changed(op, steps=made[id(op.steps)]) if id(op.steps) in made else op
+                for op in program.ops
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """One mechanism that can be switched off, in the lowered program or in a run's options."""
+    """One mechanism that can be switched off (``ablations`` of data/studies/fidelity.toml)."""
 
     name: str  # in tables
     title: str  # what switching it off means
-    rewrite: Rewrite | None = None
-    options: Options = field(default_factory=dict)  # what they become, None for left out,
+    off: Literal["exchange", "copy", "sync", "products"] | None = None  # of the lowered program
+    options: dict[str, Any] = field(default_factory=dict)  # what they become,
+    left_out: tuple[str, ...] = ()  # and those that are not known,
     where: str = ""  # of runs that set this one, or of all
 
     def applied(self, request: Request) -> Request:
         """Return a request without the mechanism."""
         options = request.options
         if not self.where or options.get(self.where):
-            options = {key: it for key, it in (options | self.options).items() if it is not None}
-        return replace(request, options=options, rewrite=self.rewrite)
+            given = options | self.options
+            options = {name: it for name, it in given.items() if name not in self.left_out}
+        return replace(request, options=options, rewrite=Off(self.off) if self.off else None)
 
 
-def no_exchange(program: Program, chip: Chip) -> Program:
-    """Return a program whose exchange takes no time."""
-    return _without(program, "exchange_cycles")
-
-
-def no_copies(program: Program, chip: Chip) -> Program:
-    """Return a program whose on-tile copies take no time."""
-    return _without(program, "copy_cycles")
-
-
-def no_sync(program: Program, chip: Chip) -> Program:
-    """Return a program whose synchronisation and control code take no time."""
-    return _without(program, "sync_cycles")
-
-
-def _without(program: Program, phase: str) -> Program:
-    takes, free = attrgetter(phase), {phase: 0}
-    made = {
-        key: tuple(changed(step, **free) if takes(step) else step for step in steps)
-        for key, steps in {id(op.steps): op.steps for op in program.ops}.items()
-        if any(map(takes, steps))
-    }
-    return Program(
-        tuple(
-            changed(op, steps=made[id(op.steps)]) if id(op.steps) in made else op
-            for op in program.ops
-        )
-    )
+def ablations() -> tuple[Ablation, ...]:
+    """Return the mechanisms in the order of the table."""
+    return read(Ablation, FILE, table="ablations")
 
 
 def at_peak(program: Program, chip: Chip) -> Program:
@@ -93,34 +94,6 @@ def _at_peak(op: LoweredOp, peak: float) -> LoweredOp:
         shared = ceil_div(cycles, step.repeats)
         steps.append(changed(step, compute_cycles=shared))
     return changed(op, steps=tuple(steps))
-
-
-ABLATIONS = (
-    Ablation(
-        name="AMP rate",
-        title="type of partials not known: float, the default of poplibs",
-        options={"partials": "float"},  # at half the AMP rate on Mk2
-    ),
-    Ablation(name="exchange", title="exchange takes no time", rewrite=no_exchange),
-    Ablation(name="layout copies", title="on-tile copies take no time", rewrite=no_copies),
-    Ablation(
-        name="supersteps", title="synchronisation and control code take no time", rewrite=no_sync
-    ),
-    Ablation(name="vertices", title="products at the peak rate of the chip", rewrite=at_peak),
-    Ablation(
-        name="I/O overlap",
-        title="transfers not known to overlap",
-        options={"overlap_io": None, "io_tiles": None},  # with the same queue
-        where="overlap_io",
-    ),
-    Ablation(
-        name="recompute",
-        title="nothing is computed twice",
-        options={"recompute": "none"},
-        where="recompute",
-    ),
-)
-"""Mechanisms in the order of the table."""
 
 
 PROGRAM_OPTIONS = (*GRAPH_OPTIONS, "stack", "partials")
@@ -148,7 +121,7 @@ def ablation_frame(
     engine, asked = predictor or PooledPredictor(), []
     for row in ablation_rows() if rows is None else rows:
         whole = request_for(row.run, _TIER)
-        without = ((one.name, one.applied(whole)) for one in ABLATIONS)
+        without = ((one.name, one.applied(whole)) for one in ablations())
         asked += [(row, "", whole), *((row, *one) for one in without if one[1] != whole)]
     engine.prepare(request for *_, request in asked)
     lines = []
@@ -166,7 +139,7 @@ def ablation_summary(frame: pd.DataFrame) -> pd.DataFrame:
     have it; the change is the median of their predicted times.
     """
     whole = frame[frame["without"] == ""].set_index("row_id")["time_ratio"]
-    titles = {one.name: one.title for one in ABLATIONS}
+    titles = {one.name: one.title for one in ablations()}
     mechanisms = pd.Categorical(frame["without"], titles)  # not known, so no group: the whole
     frame = frame.assign(without=mechanisms, on=frame["row_id"].map(whole))
     lines = []

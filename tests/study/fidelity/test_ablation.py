@@ -9,20 +9,20 @@ from ipusim.compiler.program_cache import rewritten
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study.cached import PooledPredictor
-from ipusim.study.fidelity import ablation
 from ipusim.study.fidelity.ablation import (
-    ABLATIONS,
     PROGRAM_OPTIONS,
+    Off,
     ablation_frame,
     ablation_rows,
     ablation_summary,
+    ablations,
 )
 from ipusim.study.predict import request_for
 from ipusim.workload import zoo
 
 CHIP = load_chip("GC200")
 PHASES = {"exchange": "exchange", "layout copies": "copy", "supersteps": "sync"}
-BY_NAME = {item.name: item for item in ABLATIONS}
+BY_NAME = {item.name: item for item in ablations()}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def program():
 @pytest.mark.parametrize(("name", "phase"), PHASES.items())
 def test_a_phase_that_is_off_takes_its_cycles_away_and_no_others(program, name, phase):
     before = program.phase_cycles()
-    after = BY_NAME[name].rewrite(program, CHIP)
+    after = Off(BY_NAME[name].off)(program, CHIP)
     assert before[phase] > 0
     assert after.phase_cycles() == before | {phase: 0}
     assert after.cycles == program.cycles - before[phase]
@@ -42,7 +42,7 @@ def test_a_phase_that_is_off_takes_its_cycles_away_and_no_others(program, name, 
 
 
 def test_products_at_peak_take_their_macs_over_the_peak(program):
-    after = ablation.at_peak(program, CHIP)
+    after = Off("products")(program, CHIP)
     peak = CHIP.tiles * 64  # half partials: 64 multiply-accumulates per cycle and tile
     for old, new in zip(program.ops, after.ops, strict=True):
         if not old.macs:
@@ -59,14 +59,14 @@ def test_a_rewrite_holds_within_its_context_only():
         return api.simulate("braggnn", micro_batch=2, tier="specification").latency.value
 
     whole = latency()
-    with rewritten(ablation.no_exchange):
+    with rewritten(Off("exchange")):
         without = latency()
     assert without < whole
     assert latency() == whole
     # and in training, where other programs are remembered
     options = {"mode": "training", "micro_batch": 2, "loss": "mean_squared"}
     whole = api.simulate("braggnn", **options).latency.value
-    with rewritten(ablation.no_copies):
+    with rewritten(Off("copy")):
         assert api.simulate("braggnn", **options).latency.value < whole
     assert api.simulate("braggnn", **options).latency.value == whole
 
