@@ -7,7 +7,8 @@ one per table. Whatever is wrong with a file is said in one sentence.
 import csv
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -86,18 +87,25 @@ def read_tables(file: str) -> dict[str, Any]:
     return _parse(data_dir() / file, file)
 
 
-@cache
-def _parse(path: Path, name: str) -> dict[str, Any]:
+@contextmanager
+def _reading(name: str, kind: str) -> Iterator[None]:
+    """Say in one sentence why a file cannot be read, or is not of its kind."""
     try:
-        return _Table(tomllib.loads(path.read_text(encoding="utf-8")), name)
+        yield
     except OSError as error:
         raise DataError(
             f"The data file {name} cannot be read ({error.strerror}): {_RESTORE}."
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, csv.Error) as error:
         raise DataError(
-            f"The data file {name} is not valid TOML and cannot be read ({error}): {_RESTORE}."
+            f"The data file {name} is not {kind} and cannot be read ({error}): {_RESTORE}."
         ) from error
+
+
+@cache
+def _parse(path: Path, name: str) -> dict[str, Any]:
+    with _reading(name, "valid TOML"):
+        return _Table(tomllib.loads(path.read_text(encoding="utf-8")), name)
 
 
 def read_records(path: Path, required: Iterable[str] = ()) -> list[dict[str, str]]:
@@ -106,18 +114,8 @@ def read_records(path: Path, required: Iterable[str] = ()) -> list[dict[str, str
     A DataError if the file is missing, is not UTF-8 CSV, lacks a `required` column, has a line of
     another length or has no line at all.
     """
-    try:
-        with path.open(newline="", encoding="utf-8") as handle:
-            reader = csv.reader(handle, strict=True)
-            lines = [line for line in reader if line]
-    except OSError as error:
-        raise DataError(
-            f"The data file {path.name} cannot be read ({error.strerror}): {_RESTORE}."
-        ) from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(
-            f"The data file {path.name} is not a UTF-8 CSV file ({error}): {_RESTORE}."
-        ) from error
+    with _reading(path.name, "a UTF-8 CSV file"), path.open(newline="", encoding="utf-8") as handle:
+        lines = [line for line in csv.reader(handle, strict=True) if line]
     if len(lines) < 2:
         raise DataError(f"The data file {path.name} has no rows: {_RESTORE}.")
     header, *body = lines
@@ -140,14 +138,8 @@ def evidence_records(name: str, required: Iterable[str] = ()) -> list[dict[str, 
 
 def number_cell(record: dict[str, str], column: str, path: Path) -> float:
     """Convert one cell of `read_records` to a number; a DataError where it is none."""
-    try:
-        return float(record[column])
-    except ValueError as error:
-        first = next(iter(record.values()))
-        raise DataError(
-            f"The cell {column!r} of row {first!r} in {path.name} is {record[column]!r}, "
-            f"which is not a number: {_RESTORE.replace('it', 'the file')}."
-        ) from error
+    first = next(iter(record.values()))
+    return _value(float, record[column], f"{column!r} of {first!r} in {path.name}", record)
 
 
 def read(kind: type[_Record], file: str, *, table: str = "") -> tuple[_Record, ...]:

@@ -149,7 +149,7 @@ def _rows_of(
                 table=f"{section} {table.table}".strip(),
                 metric=metric,
                 unit=_unit(number, record),
-                value=float(number_cell(record, number.column, path)),
+                value=number_cell(record, number.column, path),
                 printed=record[number.column],
                 restates=number.restates.get(metric, ""),
                 label=_label(named, table.label),

@@ -245,7 +245,7 @@ def swap_text(old: str, new: str):
         ("published/tamu_table1.csv", lambda path: path.write_text(""), "has no rows"),
         ("published/tamu_table2.csv", cut_last_line, "cells instead of"),
         ("published/tamu_table3.csv", swap_text("throughput_img_s", "speed"), "lacks the column"),
-        ("published/tamu_table3.csv", swap_text(",1181,", ",118l,"), "not a number"),
+        ("published/tamu_table3.csv", swap_text(",1181,", ",118l,"), "use a number"),
         ("published/tamu_table3.csv", swap_text(",1181,", ",nan,"), "not a finite"),
         ("published/tamu_table3.csv", swap_text("tamu.table3.02", "tamu.table3.01"), "used twice"),
         ("published/tamu_table3.csv", swap_text("tamu.table3.02", "tamu.table3.99"), "has no line"),
