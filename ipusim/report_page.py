@@ -39,21 +39,6 @@ _HELD = {
     "activation": "activations",
     "temp": "temporaries",
 }
-_LAYER_COLUMNS = {
-    "op": "layer",
-    "kind": "kind",
-    "phase": "pass",
-    "time_us": "us",
-    "time_percent": "% of time",
-    "supersteps": "supersteps",
-    "compute_cycles": "compute cycles",
-    "exchange_cycles": "exchange cycles",
-    "copy_cycles": "copy cycles",
-    "utilisation_percent": "AMP %",
-    "tiles": "tiles",
-    "temp_bytes_per_tile": "temporary B per tile",
-    "plan": "plan",
-}
 
 
 def write(report: Report, path: Path) -> Path:
@@ -61,55 +46,24 @@ def write(report: Report, path: Path) -> Path:
     asked = report.asked
     line = advice.python if isinstance(asked.get("model"), Model) else advice.command
     layers = report.layers
-    ends = report.interval80
+    share = 100.0 * layers["cycles"] / max(1, layers["cycles"].sum())
     page = template("report.html.j2").render(
         report=report,
         lines=[pair for pair in report.summary() if pair[0] != "verdict"],
-        advice=advice.advice(report),
-        figures=[(title, text, _svg(figure)) for title, text, figure in figures(report)],
-        table=Markup(_layer_table(layers)),
-        layers=len(layers),
-        shown=min(SHOWN, len(layers)),
-        interval=(
-            "No interval is known for this kind of run."
-            if ends is None
-            else f"The 80 % interval is from {ends[0]:.2f} to {ends[1]:.2f} times the predicted "
-            "time: between them lay four fifths of the published runs of this kind, each predicted "
-            "without its own family."
-        ),
-        room=(
-            "Whether a program fits is decided by the highest address: partial sums of the matrix "
-            "units lie in interleaved memory, which begins at "
-            f"{report.result.memory.interleaved_offset_bytes:,} B, even where memory below is free."
-        ),
+        figures={name: _svg(figure) for name, figure in figures(report).items()},
+        layers=layers.assign(time_percent=share).nlargest(SHOWN, "cycles").to_dict("records"),
+        count=len(layers),
         line=line("simulate", asked) if asked else "",
         version=ipusim.__version__,
     )
     return write_text(path, page)
 
 
-def figures(report: Report) -> list[tuple[str, str, Figure]]:
-    """Return title, text and picture of each section; rates only where the run is possible."""
-    known = {
-        parts_figure: ("Where the time goes", "A step of one replica, by its parts."),
-        roofline_figure: (
-            "Roofline",
-            "Each dot is a layer, as large as its time. Left of the bend data on its way between "
-            "tiles bounds a layer, right of it the matrix units.",
-        ),
-        liveness_figure: (
-            "Memory over the program",
-            "What lies on the fullest tile while each layer runs. The dashed line is the tile.",
-        ),
-        tile_figure: (
-            "Memory by tile at the fullest moment",
-            "As the model of memory places it: what stays lies evenly on all tiles, an activation "
-            "on the tiles of the layer that made it, counted from the first tile.",
-        ),
-        timeline_figure: ("Timeline", "What the tiles do over one micro-batch on one chip."),
-    }
-    rates = () if report.runs else (parts_figure, roofline_figure)
-    return [(*said, draw(report)) for draw, said in known.items() if draw not in rates]
+def figures(report: Report) -> dict[str, Figure]:
+    """Return the pictures by name; rates only where the run is possible."""
+    rates = {"parts": parts_figure, "roofline": roofline_figure} if report.runs else {}
+    always = {"liveness": liveness_figure, "tiles": tile_figure, "timeline": timeline_figure}
+    return {name: draw(report) for name, draw in (rates | always).items()}
 
 
 def _svg(figure: Figure) -> Markup:
@@ -118,13 +72,6 @@ def _svg(figure: Figure) -> Markup:
         figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
     return Markup(svg[svg.index("<svg") :])
-
-
-def _layer_table(layers: pd.DataFrame) -> str:
-    share = 100.0 * layers["cycles"] / max(1, layers["cycles"].sum())
-    longest = layers.assign(time_percent=share).nlargest(SHOWN, "cycles")
-    shown = longest[list(_LAYER_COLUMNS)].rename(columns=_LAYER_COLUMNS)
-    return shown.to_html(index=False, border=0, float_format=lambda value: f"{value:,.2f}")
 
 
 @contextmanager

@@ -19,6 +19,11 @@ def test_a_page_needs_no_network_and_is_the_same_twice(report, tmp_path):
     page = report.to_html(tmp_path / "a.html").read_text()
     assert not re.search(r"(?:src|href)=\"https?:|@import|<script", page)
     assert report.verdict in page and "ipusim simulate resnet18 --micro-batch 2" in page
+    longest = report.heaviest(1).iloc[0]
+    row = re.search(rf"<td>{longest['op']}</td>.*", page)[0]
+    assert f"<td>{longest['time_us']:,.2f}</td><td>{longest['time_percent']:,.2f}</td>" in row
+    low, high = report.interval80
+    assert f"from {low:.2f} to {high:.2f} times the predicted time" in page
     for title in ("What would help", "Roofline", "Memory over the program", "Timeline", "Layers"):
         assert f"<h2>{title}</h2>" in page
     assert report.to_html(tmp_path / "b.html").read_text() == page
@@ -28,12 +33,12 @@ def test_a_page_needs_no_network_and_is_the_same_twice(report, tmp_path):
 
 
 def test_figures_draw_what_the_report_holds(report):
-    drawn = {title: figure.axes[0] for title, _, figure in report_page.figures(report)}
-    parts = drawn["Where the time goes"]
+    drawn = {name: figure.axes[0] for name, figure in report_page.figures(report).items()}
+    parts = drawn["parts"]
     assert sum(bar.get_width() for bar in parts.patches) == pytest.approx(
         1e3 * report.result.step_s
     )
-    live = drawn["Memory over the program"]
+    live = drawn["liveness"]
     highest = next(line for line in live.lines if line.get_label() == "highest address")
     assert max(highest.get_ydata()) * 1024 == pytest.approx(report.peak_tile_bytes)
     for axis in drawn.values():
