@@ -23,7 +23,7 @@ from ipusim.files import write_bytes, write_text
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.catalogue import load_spec
 from ipusim.study.book.drawing import drawn
-from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run_notebook
+from ipusim.study.book.execute import interrupts_reach_cells, run_notebook
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
@@ -254,11 +254,7 @@ def refreshed(text: str, blocks: dict[str, str]) -> str:
 
 def run_in_place(notebook: Path) -> None:
     """Run a notebook and store it with its outputs, or stop and leave it as it was."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        quiet_kernels(),
-        interrupts_reach_cells(),
-    ):
+    with tempfile.TemporaryDirectory() as folder, interrupts_reach_cells():
         executed = Path(folder) / notebook.name
         failure = run_notebook(notebook, executed, {}, progress=sys.stderr.isatty())
         if failure:

@@ -2,12 +2,12 @@
 
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ipusim.errors import StudyError
@@ -35,24 +35,6 @@ class Failure:
         return f"failed {place}({self.error})"
 
 
-@contextmanager
-def quiet_kernels() -> Iterator[None]:
-    """Give kernels an IPython profile of their own, so that nothing of the user's leaks in."""
-    before = os.environ.get("IPYTHONDIR")
-    with tempfile.TemporaryDirectory(prefix="ipusim-ipython-") as folder:
-        profile = Path(folder) / "profile_default"
-        profile.mkdir()
-        (profile / "ipython_kernel_config.py").write_text(_KERNEL_CONFIG, encoding="utf-8")
-        os.environ["IPYTHONDIR"] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["IPYTHONDIR"]
-            else:
-                os.environ["IPYTHONDIR"] = before
-
-
 _RUNNING: set[int] = set()
 """Process numbers of the kernels that run notebooks."""
 
@@ -78,16 +60,24 @@ def interrupts_reach_cells() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _kernel_manager(folder: Path) -> type:
-    """Return a class of kernel managers whose kernels work in a folder and are known to run."""
+def _kernel_manager(folder: Path, settings: Path) -> type:
+    """Return a class of kernel managers whose kernels work in a folder and are known to run.
+
+    Their IPython has the folder `settings`, so that nothing of the user's leaks in.
+    """
     # Papermill would change the working directory of this process, where other notebooks run too.
     from jupyter_client import AsyncKernelManager
+
+    profile = settings / "profile_default"
+    profile.mkdir()
+    (profile / "ipython_kernel_config.py").write_text(_KERNEL_CONFIG, encoding="utf-8")
+    place = {"cwd": str(folder), "env": os.environ | {"IPYTHONDIR": str(settings)}}
 
     class Manager(AsyncKernelManager):
         own: int | None = None
 
         async def start_kernel(self, **options: Any) -> None:
-            await super().start_kernel(**options | {"cwd": str(folder)})
+            await super().start_kernel(**options | place)
             self.own = getattr(self.provisioner, "pid", None)
             if self.own is not None:
                 _RUNNING.add(self.own)
@@ -102,21 +92,22 @@ def _kernel_manager(folder: Path) -> type:
 def run_notebook(
     source: Path, target: Path, parameters: Mapping[str, Any], *, progress: bool
 ) -> Failure | None:
-    """Execute a notebook within `quiet_kernels` and `interrupts_reach_cells`; the copy stays."""
+    """Execute a notebook within `interrupts_reach_cells`; the copy stays."""
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
     from nbclient.exceptions import CellControlSignal, DeadKernelError
 
     bar: bool | dict[str, str] = {"desc": source.stem} if progress else False
     try:
-        papermill.execute_notebook(
-            str(source),
-            str(target),
-            parameters=dict(parameters),
-            kernel_name="python3",
-            progress_bar=bar,
-            kernel_manager_class=_kernel_manager(source.parent),
-        )
+        with TemporaryDirectory(prefix="ipusim-ipython-", ignore_cleanup_errors=True) as settings:
+            papermill.execute_notebook(
+                str(source),
+                str(target),
+                parameters=dict(parameters),
+                kernel_name="python3",
+                progress_bar=bar,
+                kernel_manager_class=_kernel_manager(source.parent, Path(settings)),
+            )
     except papermill.PapermillExecutionError as error:
         first_line = str(error.evalue).partition("\n")[0]
         return Failure(cell=error.exec_count or 0, error=f"{error.ename}: {first_line}")

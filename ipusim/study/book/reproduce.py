@@ -29,7 +29,7 @@ from ipusim.study.book.catalogue import (
     takes_output_dir,
 )
 from ipusim.study.book.drawing import drawn
-from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run_notebook
+from ipusim.study.book.execute import interrupts_reach_cells, run_notebook
 from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
@@ -334,7 +334,7 @@ def _run_all(
             frame = verdicts(rows, predictor=predictor, jobs=available_cores())
     except IpuSimError as error:
         failure = error
-    with quiet_kernels(), interrupts_reach_cells():
+    with interrupts_reach_cells():
         done = _side_by_side(run, left)
         for result in tqdm(
             done, desc="studies", unit="study", total=len(left), disable=not progress

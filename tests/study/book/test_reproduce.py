@@ -22,7 +22,7 @@ from ipusim.study.book.catalogue import (
     split_assignments,
     study_parameters,
 )
-from ipusim.study.book.execute import Failure, quiet_kernels
+from ipusim.study.book.execute import Failure, run_notebook
 from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.reproduce import load_state, reproduce, study_key
 from ipusim.study.verdicts.compare import VERDICT_COLUMNS
@@ -383,13 +383,17 @@ def test_the_page_escapes_names_and_needs_no_network():
 # --- with a real kernel
 
 
-def test_kernels_get_a_profile_of_their_own(monkeypatch):
-    monkeypatch.delenv("IPYTHONDIR", raising=False)
-    with quiet_kernels():
-        profile = Path(os.environ["IPYTHONDIR"]) / "profile_default"
-        assert "log_level" in (profile / "ipython_kernel_config.py").read_text()
-    assert "IPYTHONDIR" not in os.environ
-    assert not profile.exists()
+def test_kernels_get_a_profile_of_their_own(tmp_path, kernel_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "of the user"))
+    asks = "import os\nprint(os.environ['IPYTHONDIR'], get_ipython().kernel.parent.log_level)"
+    write_study(tmp_path, "01_toy", asks)
+    ran = tmp_path / "ran.ipynb"
+    assert run_notebook(tmp_path / "01_toy.ipynb", ran, {}, progress=False) is None
+    printed = nbformat.read(ran, as_version=4).cells[-1].outputs[0]["text"]
+    place, level = printed.rsplit(maxsplit=1)
+    assert "of the user" not in place and not Path(place).exists()
+    assert level == "50"
+    assert os.environ["IPYTHONDIR"] == str(tmp_path / "of the user")
 
 
 def test_real_kernels_end_to_end(notebooks, kernel_path, tmp_path, capfd):
