@@ -195,7 +195,7 @@ def conv_weight_gradient(conv: Conv) -> Conv:
 @gradient(Conv)
 def _gradient(back: Backward, conv: Conv) -> None:
     data, weights = conv_data_gradient(conv), conv_weight_gradient(conv)
-    back.send_operands(data, weights, back.result.dtype)
+    back.send_operands(data, weights)
 
 
 def _reach(conv: Conv) -> tuple[int, ...]:

@@ -111,11 +111,6 @@ class Backward:
         self.tape.ops.append(Op(name=label, params=params, **made))
         return outputs
 
-    def _like(self, name: str, dtype: str) -> Tensor:
-        """Return a forward tensor, of another type if one is given."""
-        tensor = self.tensor(name)
-        return replace(tensor, dtype=dtype) if dtype not in ("", tensor.dtype) else tensor
-
     def give(self, name: str, gradient: str) -> None:
         """Send a gradient to a forward tensor of its size, if that is wanted."""
         if self.wants(name):
@@ -131,40 +126,33 @@ class Backward:
     ) -> None:
         """Add what computes the gradient of a forward tensor if wanted, of its type or another."""
         if self.wants(name):
-            gradient = self.emit(suffix, attributes, inputs, self._like(name, dtype))
-            self.tape.contribute(name, gradient)
+            tensor = self.tensor(name)
+            like = replace(tensor, dtype=dtype) if dtype else tensor
+            self.tape.contribute(name, self.emit(suffix, attributes, inputs, like))
 
-    def send_operands(
-        self, data: Attributes, weights: Attributes, weights_dtype: str, data_dtype: str = ""
-    ) -> None:
+    def send_operands(self, data: Attributes, weights: Attributes) -> None:
         """Add the gradients of both operands of a convolution or product, the second's first."""
         first, second = self.op.inputs[:2]
-        self._send_operand(second, weights, (first, self.gradient), weights_dtype)
-        self._send_operand(first, data, (self.gradient, second), data_dtype)
+        self._send_operand(second, weights, (first, self.gradient))
+        self._send_operand(first, data, (self.gradient, second))
 
-    def _send_operand(
-        self, name: str, params: Attributes, inputs: tuple[str, ...], dtype: str
-    ) -> None:
+    def _send_operand(self, name: str, params: Attributes, inputs: tuple[str, ...]) -> None:
         """Send the gradient of an operand: that of one that groups share is the sum of theirs."""
         (*_, (_, made)), stored = params.sizes(self.op), self.tensor(name).elements
         if made > stored and self.wants(name):
-            each = replace(self._like(name, dtype), shape=(made // stored, stored))
+            each = replace(self.tensor(name), shape=(made // stored, stored))
             inputs = (self.emit(f"{params.pass_kind}s", params, inputs, each),)
             params = Reduce(function="sum", outer=1, reduced=made // stored, inner=stored)
-            self.send(name, "shared_gradient", params, inputs, dtype)
+            self.send(name, "shared_gradient", params, inputs)
         else:
-            self.send(name, params.pass_kind, params, inputs, dtype)
+            self.send(name, params.pass_kind, params, inputs)
 
     def send_all(
-        self,
-        names: tuple[str, ...],
-        attributes: Attributes,
-        inputs: tuple[str, ...],
-        dtype: str = "",
+        self, names: tuple[str, ...], attributes: Attributes, inputs: tuple[str, ...]
     ) -> None:
         """Add the one operator that computes the gradients of several forward tensors."""
         prefix = f"{self.op.name}.gradient"
-        results = {f"{prefix}{i}": self._like(name, dtype) for i, name in enumerate(names)}
+        results = {f"{prefix}{i}": self.tensor(name) for i, name in enumerate(names)}
         for name, made in zip(
             names, self._write("gradient", attributes, inputs, results), strict=True
         ):

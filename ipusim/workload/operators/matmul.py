@@ -77,4 +77,4 @@ def matmul_weight_gradient(product: MatMul) -> MatMul:
 @gradient(MatMul)
 def _gradient(back: Backward, product: MatMul) -> None:
     data, weights = matmul_data_gradient(product), matmul_weight_gradient(product)
-    back.send_operands(data, weights, back.result.dtype, back.result.dtype)
+    back.send_operands(data, weights)

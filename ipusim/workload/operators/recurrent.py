@@ -115,9 +115,8 @@ def _gradient(back: Backward, layer: Recurrent) -> None:
         (x, *weights) if passed_on else tuple(weights),
         replace(layer, backward=True, input_gradient=passed_on),
         inputs,
-        dtype=back.result.dtype,
     )
     for place, name in enumerate(op.inputs[4:]):
         # What reaches an initial state is what the first step leaves over: one small copy.
         first = Layout(function="slice", elements=back.tensor(name).elements, moves_data=True)
-        back.send(name, f"initial{place}", first, (gradient,), back.result.dtype)
+        back.send(name, f"initial{place}", first, (gradient,))
