@@ -30,10 +30,8 @@ def _scores(p: Parts, q: str, k: str) -> str:
     return p("MatMul", q, p.transpose(_repeat_heads(p, k, p.shape(q)[1]), 0, 1, 3, 2))
 
 
-def _attend(
-    p: Parts, q: str, k: str, v: str, *, mask: str = "", causal: bool = False, flat: bool = True
-) -> str:
-    """Return softmax(q k' scale + mask) v, heads joined again if `flat`."""
+def _attend(p: Parts, q: str, k: str, v: str, *, mask: str = "", causal: bool = False) -> str:
+    """Return softmax(q k' scale + mask) v, heads joined again unless the node has them apart."""
     batch, heads, length, size = p.shape(q)
     v = _repeat_heads(p, v, heads)
     scores = _scores(p, q, k)
@@ -48,7 +46,7 @@ def _attend(
     if causal:
         scores = p("Add", scores, p.stored(length, p.shape(k)[2], learnable=False))
     mixed = p("MatMul", p("Softmax", scores, axis=-1), v)
-    if not flat:
+    if len(p.shape()) == 4:
         return mixed
     return p.reshape(p.transpose(mixed, 0, 2, 1, 3), batch, length, heads * p.shape(v)[3])
 
@@ -67,15 +65,12 @@ def _with_past(p: Parts, k: str, v: str, place: int) -> tuple[str, str]:
 
 def _attention(p: Parts) -> str:
     """Attention of opset 23: (q, k, v, mask, past key, past value)."""
-    q, k, v = (p.input(place) for place in range(3))
-    flat = len(p.shape(q)) == 3
-    if flat:
-        heads, own = int(p.get("q_num_heads")), int(p.get("kv_num_heads"))
-        q, k, v = _heads(p, q, heads), _heads(p, k, own), _heads(p, v, own)
+    numbers = (int(p.get(f"{side}_num_heads", 0)) for side in ("q", "kv", "kv"))
+    q, k, v = (_heads(p, p.input(place), heads) for place, heads in enumerate(numbers))
     k, v = _with_past(p, k, v, 4)
     if p.out(3):
         p("Identity", _scores(p, q, k), out=p.out(3))
-    return _attend(p, q, k, v, mask=p.input(3), causal=bool(p.get("is_causal")), flat=flat)
+    return _attend(p, q, k, v, mask=p.input(3), causal=bool(p.get("is_causal")))
 
 
 def _packed(mask: int, past: int) -> Recipe:
@@ -168,15 +163,15 @@ def _rotated(p: Parts, x: str, cosine: str, sine: str, dims: int = 0) -> str:
     return p("Concat", real, imaginary, *rest, axis=3)
 
 
-def _rotary(x: int, positions: int, cosine: int, sine: int) -> Recipe:
+def _rotary(positions: int, cosine: int, sine: int) -> Recipe:
     """Return the rule of a RotaryEmbedding with its operands at these places."""
 
     def recipe(p: Parts) -> str:
-        shape = p.shape(x)
+        shape = p.shape()
         tables = [p.input(cosine), p.input(sine)]
         dims = int(p.get("rotary_embedding_dim", 0) or 0)
         heads = int(p.get("num_heads", 0) or 0)
-        data = p.input(x)
+        data = p.input(0)
         if len(shape) == 3:
             heads = heads or shape[2] // (dims or 2 * p.shape(tables[0])[-1])
             data = _heads(p, data, heads)
@@ -217,7 +212,7 @@ def _experts(p: Parts) -> str:
 
 
 ATTENTION: dict[tuple[str, str], Recipe] = {
-    **of_domain("", {"Attention": _attention, "RotaryEmbedding": _rotary(0, 3, 1, 2)}),
+    **of_domain("", {"Attention": _attention, "RotaryEmbedding": _rotary(3, 1, 2)}),
     **of_domain(
         VENDOR,
         {
@@ -226,7 +221,7 @@ ATTENTION: dict[tuple[str, str], Recipe] = {
             "MultiHeadAttention": _multi_head(3, 4, 5, 6),
             "DecoderMaskedMultiHeadAttention": _multi_head(10, 3, 4, 5),
             "GroupQueryAttention": _grouped_query,
-            "RotaryEmbedding": _rotary(0, 1, 2, 3),
+            "RotaryEmbedding": _rotary(1, 2, 3),
             "MoE": _experts,
         },
     ),

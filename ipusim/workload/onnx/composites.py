@@ -254,37 +254,38 @@ def _channels_last(recipe: Recipe) -> Recipe:
     """Return the recipe of an operator whose channels are last: the usual one, turned and back."""
 
     def turned(p: Parts) -> str:
-        x = p.input(0)
-        rank = len(p.shape(x))
         kept = p.node.input[0]
-        p.node.input[0] = p.transpose(x, 0, rank - 1, *range(1, rank - 1))
+        p.node.input[0] = _channels_second(p, kept)
         result = recipe(p)
         p.node.input[0] = kept
-        return p.transpose(result, 0, *range(2, rank), 1)
+        return _channels_behind(p, result)
 
     return turned
 
 
-def _group_norm(skip: int) -> Recipe:
-    """Return the recipe of GroupNorm (x, scale, shift), with skip and bias before it or not."""
+def _channels_second(p: Parts, x: str) -> str:
+    last = len(p.shape(x)) - 1
+    return p.transpose(x, 0, last, *range(1, last))
 
-    def recipe(p: Parts) -> str:
-        x = p.input(0)
-        if skip and p.has(skip):
-            wide = p.input(skip)
-            if len(p.shape(wide)) == 2:
-                wide = p.reshape(wide, *p.shape(wide), 1, 1)
-            else:
-                wide = p.transpose(wide, 0, 3, 1, 2)
-            x = p.sum(x, wide)
-            if p.has(skip + 1):
-                x = p("Add", x, p.reshape(p.input(skip + 1), -1, 1, 1))
-            if p.out(1):
-                p.transpose(x, 0, 2, 3, 1, out=p.out(1))
-        y = p("GroupNormalization", x, p.input(1), p.input(2), num_groups=int(p.get("groups")))
-        return p("Swish", y) if p.get("activation") else y
 
-    return recipe
+def _channels_behind(p: Parts, x: str, out: str = "") -> str:
+    return p.transpose(x, 0, *range(2, len(p.shape(x))), 1, out=out)
+
+
+def _group_norm(p: Parts) -> str:
+    """GroupNorm (x, scale, shift), or SkipGroupNorm, which adds a skip and a bias before it."""
+    x = p.input(0)
+    if p.has(3):
+        wide, sizes = p.input(3), p.shape(3)
+        is_vector = len(sizes) == 2
+        wide = p.reshape(wide, *sizes, 1, 1) if is_vector else _channels_second(p, wide)
+        x = p.sum(x, wide)
+        if p.has(4):
+            x = p("Add", x, p.reshape(p.input(4), -1, 1, 1))
+        if p.out(1):
+            _channels_behind(p, x, p.out(1))
+    y = p("GroupNormalization", x, p.input(1), p.input(2), num_groups=int(p.get("groups")))
+    return p("Swish", y) if p.get("activation") else y
 
 
 def _lp_norm(p: Parts) -> str:
@@ -363,42 +364,28 @@ def _block_conv(p: Parts) -> str:
     return _fused("Conv")(p)
 
 
-def _last_kernel(weights: int, *places: int) -> Recipe:
-    """Return the recipe of a Conv whose weights are (out, field, in)."""
-
-    def recipe(p: Parts) -> str:
-        first, *rest = (p.floating(place) for place in places if p.has(place))
-        rank = len(p.shape(weights))
-        kernel = p.transpose(rest[0], 0, rank - 1, *range(1, rank - 1))
-        kept = {k: v for k, v in p.node.given.items() if k not in ("channels_last", "activation")}
-        return p("Conv", first, kernel, *rest[1:], **kept)
-
-    return recipe
+def _last_kernel(p: Parts) -> str:
+    """NhwcConv: weights are (out, field, in)."""
+    p.node.input[1] = _channels_second(p, p.input(1))
+    return _fused("Conv")(p)
 
 
 def _into_blocks(p: Parts) -> str:
     """ReorderInput of onnxruntime's blocks of channels: of channels that may be last."""
-    rank = len(p.shape())
-    last = p.get("channels_last", 0)
-    return p.transpose(p.input(0), 0, rank - 1, *range(1, rank - 1)) if last else p.input(0)
+    return _channels_second(p, p.input(0)) if p.get("channels_last") else p.input(0)
 
 
 def _from_blocks(p: Parts) -> str:
     """ReorderOutput: the channels there really are, last or not."""
     y = p.slice(p.input(0), 1, 0, int(p.get("channels")))
-    last = p.get("channels_last", 0)
-    return p.transpose(y, 0, *range(2, len(p.shape())), 1) if last else y
+    return _channels_behind(p, y) if p.get("channels_last") else y
 
 
-def _few_bits(bias: int) -> Recipe:
-    """Return the recipe of a product with packed weights of K rows and N columns."""
-
-    def recipe(p: Parts) -> str:
-        p.note(_AS_FLOAT)
-        product = p("MatMul", p.input(0), p.stored(int(p.get("K")), int(p.get("N"))))
-        return p.sum(product, p.input(bias) if bias else "")
-
-    return recipe
+def _few_bits(p: Parts) -> str:
+    """A product with packed weights of K rows and N columns; MatMulNBits may have a bias."""
+    p.note(_AS_FLOAT)
+    product = p("MatMul", p.input(0), p.stored(int(p.get("K")), int(p.get("N"))))
+    return p.sum(product, p.input(5))
 
 
 def _packed_lookup(p: Parts) -> str:
@@ -619,8 +606,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "SkipSimplifiedLayerNormalization SkipLayerNormalization": _skip_norm,
             "EmbedLayerNormalization": _embed_norm,
             "LayerNormalization": same_as("LayerNormalization"),
-            "GroupNorm": _channels_last(_group_norm(0)),
-            "SkipGroupNorm": _channels_last(_group_norm(3)),
+            "GroupNorm SkipGroupNorm": _channels_last(_group_norm),
             "Gelu": same_as("Gelu", 0),
             "BiasGelu FastGelu": lambda p: p("Gelu", p.sum(p.input(0), p.input(1))),
             "QuickGelu": _quick_gelu,
@@ -634,10 +620,9 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "GemmFastGelu": lambda p: p(
                 "Gelu", p.sum(p("MatMul", p.input(0), p.input(1)), p.input(2))
             ),
-            "NhwcConv NhwcFusedConv": _channels_last(_last_kernel(1, 0, 1, 2)),
+            "NhwcConv NhwcFusedConv": _channels_last(_last_kernel),
             "NhwcMaxPool": _channels_last(same_as("MaxPool", 0)),
-            "MatMulNBits": _few_bits(5),
-            "MatMulBnb4": _few_bits(0),
+            "MatMulNBits MatMulBnb4": _few_bits,
             "GatherBlockQuantized": _packed_lookup,
             "DynamicQuantizeLSTM": _quantised_lstm,
             "MatMulIntegerToFloat": same_as("MatMul", 0, 1, quantised=True),
