@@ -126,11 +126,11 @@ def _looped(p: Parts, result: str, op_type: str, name: str, *inputs: str, axis: 
     Numbers that are known stay so, as ones that the chip computes.
     """
     value = p.context.values.get(name)
-    state = value is not None and value.elements > 1 and value.elem_type not in INTEGERS
-    if value is None or (value.static and value.array is None and not state):
+    if value is None:
         # The names of a sequence are carried on.
         return name
-    if value.static and not (state and op_type == "carry"):
+    starts = op_type == "carry" and value.elements > 1 and value.elem_type not in INTEGERS
+    if value.static and not starts:
         p.context.values[result] = replace(value, counted=True)
         return result
     if value.array is not None and not value.array.any():
