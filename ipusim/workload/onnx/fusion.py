@@ -17,7 +17,7 @@ import numpy as np
 
 from ipusim.workload.onnx.context import ImportContext, Value
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.shapes import MISFITS, Call, by_names, reduced_axes
+from ipusim.workload.onnx.shapes import FLOAT, MISFITS, Call, by_names, reduced_axes
 
 _erf = np.vectorize(erf)
 
@@ -59,6 +59,8 @@ _VALUES: dict[str, Callable[..., np.ndarray]] = {
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Reciprocal")
 """Pieces that follow the one at which a function is looked for."""
 _SUMS = ("ReduceSum", "ReduceMean", "ReduceMax")
+_RENAMES = ("Cast", "Identity")
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 _MOST_FOLLOWING, _MOST_PIECES, _MOST_AXES = 8, 16, 6
 
 
@@ -84,20 +86,10 @@ class Pieces:
         node = self.made.get(self.source(name))
         return node if node is not None and node.op_type in kinds else None
 
-    def source(self, name: str) -> str:
-        """Return the value behind casts."""
-        node = self.made.get(name)
-        while node is not None and node.op_type in ("Cast", "Identity"):
+    def source(self, name: str, kinds: tuple[str, ...] = _RENAMES) -> str:
+        """Return the value behind casts and other names, or behind nodes of other kinds."""
+        while (node := self.made.get(name)) is not None and node.op_type in kinds:
             name = node.input[0]
-            node = self.made.get(name)
-        return name
-
-    def original(self, name: str) -> str:
-        """Return the value that has other names, each perhaps for one reader."""
-        node = self.made.get(name)
-        while node is not None and node.op_type == "Identity":
-            name = node.input[0]
-            node = self.made.get(name)
         return name
 
     def only(self, name: str, *kinds: str) -> Node | None:
@@ -105,7 +97,7 @@ class Pieces:
         readers = self.readers.get(name, [])
         if len(readers) != 1 or name in self.kept:
             return None
-        if readers[0].op_type in ("Cast", "Identity"):
+        if readers[0].op_type in _RENAMES:
             return self.only(readers[0].output[0], *kinds)
         return readers[0] if readers[0].op_type in kinds else None
 
@@ -115,7 +107,7 @@ class Pieces:
         waiting = [node]
         for item in waiting:
             for reader in self.readers.get(item.output[0], []):
-                if reader.op_type in ("Cast", "Identity"):
+                if reader.op_type in _RENAMES:
                     waiting.append(reader)
                 elif reader.op_type in _ARITHMETIC and reader not in found:
                     found.append(reader)
@@ -192,24 +184,16 @@ Rule = Callable[[Pieces, Node], None]
 
 
 class Form(NamedTuple):
-    """A function that pieces may amount to, by values over elements and the axes of a mean."""
+    """A function that pieces may amount to, by values over elements and the axes of a mean.
+
+    A norm has ``vectors``: the operators by which it takes in a gain and a shift.
+    """
 
     anchors: str
     kind: str
     name: str
     values: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
-
     vectors: tuple[str, ...] = ()
-    """Operators by which it takes in a gain and a shift."""
-
-    @property
-    def is_norm(self) -> bool:
-        """Whether it is one over the last axes, with a gain."""
-        return bool(self.vectors)
-
-
-def _centred(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    return x - x.mean(axes, keepdims=True)
 
 
 def _by_root(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
@@ -228,7 +212,7 @@ FORMS = (
         "Sqrt Rsqrt",
         "LayerNormalization",
         "layer norm",
-        lambda x, axes: _by_root(_centred(x, axes), axes),
+        lambda x, axes: _by_root(x - x.mean(axes, keepdims=True), axes),
         ("Mul", "Add"),
     ),
     Form("Sqrt Rsqrt", "RMSNormalization", "RMS norm", _by_root, ("Mul",)),
@@ -303,9 +287,9 @@ def _vectors_of(span: Span, form: Form) -> list[str] | None:
 
     A norm is one over the last axes.
     """
-    if form.is_norm and (not span.axes or span.axes != tuple(range(-len(span.axes), 0))):
+    if form.vectors and (not span.axes or span.axes != tuple(range(-len(span.axes), 0))):
         return None
-    if len(span.vectors) >= len(form.vectors) + 1:
+    if len(span.vectors) > len(form.vectors):
         return None
     expected = form.values(_sample(span.values.ndim - 1), span.axes)
     for names in permutations(span.vectors):
@@ -319,16 +303,16 @@ def _vectors_of(span: Span, form: Form) -> list[str] | None:
 
 def _replace_span(pieces: Pieces, form: Form, span: Span, vectors: list[str]) -> None:
     """Replace pieces by the operator of a form; a norm takes in the gain and shift after it."""
-    if not form.is_norm:
+    if not form.vectors:
         pieces.replace(span.last, form.kind, [span.root], form.name)
         return
     x = pieces.source(span.root)
     axis = len(pieces.shape(x)) + span.axes[0]
     operands, width = [x, *vectors], pieces.shape(x)[axis:]
-    shifted = form.kind == "LayerNormalization"
     last = _with_vectors(pieces, span.last, width, form.vectors[len(vectors) :], operands)
-    if shifted and len(operands) == 1:
-        operands.append(_ones(pieces, last, width))
+    if form.kind == "LayerNormalization" and len(operands) == 1:
+        operands.append(f"{last.output[0]}.scale")
+        pieces.context.values[operands[1]] = Value(shape=width, elem_type=FLOAT, static=True)
     pieces.replace(last, form.kind, operands, form.name, axis=axis)
 
 
@@ -397,12 +381,6 @@ def _vector(pieces: Pieces, node: Node, output: str, width: tuple[int, ...]) -> 
     return names[0] if prod(pieces.shape(names[0])) == prod(width) else None
 
 
-def _ones(pieces: Pieces, node: Node, width: tuple[int, ...]) -> str:
-    name = f"{node.output[0]}.scale"
-    pieces.context.values[name] = Value(shape=width, elem_type=1, static=True)
-    return name
-
-
 def _axes(pieces: Pieces, node: Node) -> list[int]:
     return reduced_axes(Call(pieces.context, node))
 
@@ -444,8 +422,7 @@ def flat_rows(pieces: Pieces, node: Node) -> None:
     for name in (rows, biased):
         context.values[name] = replace(context.values[product], shape=shape)
     add = Node(op_type="Add", input=[rows, bias], output=[biased], name=f"{node.name}.bias")
-    place = next(index for index, item in enumerate(context.nodes) if item is node)
-    context.nodes.insert(place + 1, add)
+    context.nodes.insert(context.nodes.index(node) + 1, add)
     node.output = [rows]
     pieces.replace(node, "MatMul", [x, weights], "products of flat rows")
     pieces.add(add)
@@ -628,7 +605,8 @@ def bags(pieces: Pieces) -> None:
 
 
 def _join_bags(pieces: Pieces, joint: Node) -> None:
-    names = [_behind(pieces, name, "Unsqueeze", "dynamic_update") for name in joint.input]
+    put = ("Unsqueeze", "dynamic_update", *_RENAMES)
+    names = [pieces.source(name, put) for name in joint.input]
     sums = [pieces.maker(name, *_SUMS) for name in names]
     if not all(sums) or any(_axes(pieces, node) != [0] for node in sums):
         return
@@ -638,7 +616,9 @@ def _join_bags(pieces: Pieces, joint: Node) -> None:
     tables = {node.input[0] for node in lookups} if looks_up else set()
     kinds = {node.op_type for node in sums}
     cut = pieces.maker(parts[0], "Split")
-    if cut is None or cut.output != list(map(pieces.source, parts)) or _split_axis(pieces, cut):
+    if cut is None or cut.output != list(map(pieces.source, parts)):
+        return
+    if cut.given.get("axis", 0) % len(pieces.shape(cut.input[0])):
         return
     summed = pieces.context.values[sums[0].input[0]]
     length, *inner = summed.shape
@@ -662,27 +642,13 @@ def _join_bags(pieces: Pieces, joint: Node) -> None:
     pieces.swap([joint], *fresh, kind="bags in one sum")
 
 
-def _behind(pieces: Pieces, name: str, *kinds: str) -> str:
-    """Return the value that nodes of these kinds, the last one first, made another of."""
-    for kind in kinds:
-        node = pieces.maker(name, kind)
-        name = node.input[0] if node else name
-    return name
-
-
-def _split_axis(pieces: Pieces, node: Node) -> int:
-    return node.given.get("axis", 0) % len(pieces.shape(node.input[0]))
-
-
 def siblings(pieces: Pieces) -> None:
     """The same transpose of every part of one tensor is one transpose of all of it."""
     families: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
     for node in pieces.context.nodes:
         if node.op_type != "Transpose":
             continue
-        part = pieces.made.get(node.input[0])
-        while part is not None and part.op_type in ("Reshape", "Squeeze", "Unsqueeze"):
-            part = pieces.made.get(part.input[0])
+        part = pieces.made.get(pieces.source(node.input[0], _VIEWS))
         constant = part is not None and all(pieces.is_static(x) for x in part.input[1:] if x)
         if constant and part.op_type in ("Split", "Slice", "Gather"):
             order = tuple(node.given.get("perm", ()))
@@ -702,7 +668,8 @@ def projections(pieces: Pieces) -> None:
             value = pieces.context.values[node.input[1]]
             rows = len(shape) == 2 and len(pieces.shape(node.input[0])) > 1
             if rows and value.learnable is not False:
-                families.setdefault((pieces.original(node.input[0]), shape[0]), []).append(node)
+                x = pieces.source(node.input[0], ("Identity",))
+                families.setdefault((x, shape[0]), []).append(node)
     for (x, inner), members in families.items():
         if len(members) == 3:
             _join_products(pieces, x, inner, members)
