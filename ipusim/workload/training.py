@@ -8,7 +8,7 @@ operators are computed a second time in the backward pass instead of keeping the
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import isqrt
 
 from ipusim.errors import ConfigError, WorkloadError, check_name
@@ -70,9 +70,10 @@ def training_graphs(
             f"Model {graph.name!r} has no parameters, so nothing can be trained: use the mode "
             "'inference'."
         )
-    forward = _with_loss(_training_mode(_with_weight_casts(graph), batch_norm_span), loss)
-    if seeds_dropouts:
-        forward = replace(forward, ops=tuple(_seeding(op) for op in forward.ops))
+    training = _training_mode(
+        _with_weight_casts(graph), batch_norm_span, seeds_dropouts=seeds_dropouts
+    )
+    forward = _with_loss(training, loss)
     segments = _segments(forward, recompute)
     tensors, ops, gradients = _differentiate(forward, segments)
     kept = tuple(dict.fromkeys(gradients.values()))
@@ -113,14 +114,19 @@ def _reading(op: Op, inputs: tuple[str, ...]) -> Op:
     return op if op.inputs == inputs else changed(op, inputs=inputs)
 
 
-def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
-    """Let norms and recurrent layers hand on what gradients need; batch norms move statistics."""
+def _training_mode(graph: Graph, batch_norm_span: int, *, seeds_dropouts: bool) -> Graph:
+    """Let norms and recurrent layers hand on what gradients need.
+
+    Batch norms move statistics; a dropout may make a seed of its own.
+    """
     tensors, ops = dict(graph.tensors), []
     readers = Counter(name for op in graph.ops for name in op.inputs)
     for op in graph.ops:
         if isinstance(op.params, Recurrent):
             ops.append(_keeping(op, tensors))
             continue
+        if seeds_dropouts and isinstance(op.params, Elementwise) and op.function == "dropout":
+            op = replace(op, params=replace(op.params, function="seeded_dropout"))
         if not isinstance(op.params, Norm):
             ops.append(op)
             continue
@@ -138,13 +144,6 @@ def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
             # What moves a statistic is as small as the scale.
             ops.append(_add_into(tensors, name, op.inputs[1], f"{name}.moved", op.name))
     return replace(graph, tensors=tensors, ops=tuple(ops))
-
-
-def _seeding(op: Op) -> Op:
-    """Return a dropout that makes a seed of its own, and any other operator as it is."""
-    if isinstance(op.params, Elementwise) and op.function == "dropout":
-        return replace(op, params=replace(op.params, function="seeded_dropout"))
-    return op
 
 
 def _keeping(op: Op, tensors: dict[str, Tensor]) -> Op:
@@ -263,17 +262,13 @@ def _automatic_checkpoints(graph: Graph) -> tuple[str, ...]:
 def _crossing_bytes(graph: Graph) -> list[int]:
     """Bytes of activations that are live after each operator."""
     last = {name: index for index, op in enumerate(graph.ops) for name in op.inputs}
-    live, result = 0, []
-    sizes = {t.name: t.bytes for t in graph.tensors.values() if t.role == "activation"}
-    ends: dict[int, int] = {}
+    change = [0] * len(graph.ops)
     for index, op in enumerate(graph.ops):
-        for name in op.outputs:
-            if name in last and name in sizes:
-                live += sizes[name]
-                ends[last[name]] = ends.get(last[name], 0) + sizes[name]
-        live -= ends.get(index, 0)
-        result.append(live)
-    return result
+        for tensor in map(graph.tensors.__getitem__, op.outputs):
+            if tensor.role == "activation" and tensor.name in last:
+                change[index] += tensor.bytes
+                change[last[tensor.name]] -= tensor.bytes
+    return list(accumulate(change))
 
 
 def tensors_with_gradient(graph: Graph) -> frozenset[str]:
