@@ -33,15 +33,12 @@ def drop_dropout(graph: Graph) -> Graph:
 
 def stable_norms(graph: Graph) -> Graph:
     """Let every norm subtract the mean before it sums squares."""
-    return replace(
-        graph,
-        ops=tuple(
-            replace(op, params=replace(op.params, stable=True))
-            if isinstance(op.params, Norm)
-            else op
-            for op in graph.ops
-        ),
-    )
+
+    def stable(op: Op) -> Op:
+        is_norm = isinstance(op.params, Norm)
+        return replace(op, params=replace(op.params, stable=True)) if is_norm else op
+
+    return replace(graph, ops=tuple(map(stable, graph.ops)))
 
 
 def fold_batch_norm(graph: Graph) -> Graph:

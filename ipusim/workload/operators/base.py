@@ -72,16 +72,13 @@ class Tensor:
     """Number of elements; 1 for a scalar."""
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPE_BYTES:
-            raise WorkloadError(
-                f"Tensor {self.name!r} has element type {self.dtype!r}, which must be one of "
-                f"{', '.join(DTYPE_BYTES)}."
-            )
-        if self.role not in ROLES:
-            raise WorkloadError(
-                f"Tensor {self.name!r} has role {self.role!r}, which must be one of "
-                f"{', '.join(ROLES)}."
-            )
+        named = (("element type", self.dtype, DTYPE_BYTES), ("role", self.role, ROLES))
+        for what, own, known in named:
+            if own not in known:
+                raise WorkloadError(
+                    f"Tensor {self.name!r} has {what} {own!r}, which must be one of "
+                    f"{', '.join(known)}."
+                )
         if min(self.shape, default=0) < 0:
             raise WorkloadError(f"Tensor {self.name!r} has shape {self.shape}, which is negative.")
         object.__setattr__(self, "elements", prod(self.shape))
