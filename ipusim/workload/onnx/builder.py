@@ -12,7 +12,7 @@ from ipusim.workload.graph import Graph, Layout, Norm, Op
 from ipusim.workload.onnx.context import ImportContext, Value
 from ipusim.workload.onnx.fusion import fuse
 from ipusim.workload.onnx.inputs import Given, InputPlan, OpenSizes, plan_inputs
-from ipusim.workload.onnx.nodes import Node
+from ipusim.workload.onnx.nodes import Node, Scope
 from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.operators.emission import Emission
 from ipusim.workload.onnx.reader import OnnxContents
@@ -32,7 +32,7 @@ class OnnxBuild:
 
     contents: OnnxContents
     plan: InputPlan
-    allow_unknown: bool = False
+    allow_unknown: bool
     own: Graph | None = None
 
     @property
@@ -45,7 +45,7 @@ class OnnxBuild:
         size = micro_batch or self.batch
         if size == self.batch and self.own:
             return self.own
-        if self.plan.fixed == 0 or size == self.batch:
+        if self.plan.fixed == 0:
             return self.imported(size)[0]
         if self.plan.fixed is None:
             shapes = self.plan.shapes(size)
@@ -57,18 +57,16 @@ class OnnxBuild:
         return self._rebatched(self.plan.fixed, size)
 
     def imported(
-        self, size: int = 0, own: ImportContext | None = None, *, late: bool = False
+        self, size: int, own: ImportContext | None = None, *, late: bool = False
     ) -> tuple[Graph, ImportContext]:
-        """Return the graph of a batch (0: the file's own) with all that its import knows.
+        """Return the graph of a batch with all that its import knows.
 
         Where the file fixes its batch, another one needs to know the import of its ``own``; of two
         axes of a shape that may be it, the first is taken, or if ``late`` the last.
         """
-        rebatch = None
-        if own is not None and self.plan.fixed:
-            rebatch = Rebatch(self.plan.fixed, size, own.values, late)
-        batch, unknown = size or self.batch, self.allow_unknown
-        return walk(self.contents, self.plan, batch, rebatch, allow_unknown=unknown)
+        fixed = self.plan.fixed
+        rebatch = Rebatch(fixed, size, own.values, late) if own and fixed else None
+        return walk(self, size, rebatch)
 
     def carries(self, exported: Graph, context: ImportContext) -> bool | None:
         """Whether the batch is one, by the same import at thrice its size; None if that fails."""
@@ -83,7 +81,7 @@ class OnnxBuild:
 
     def _rebatched(self, fixed: int, size: int) -> Graph:
         """Return the graph with another batch than the file fixes, if all work follows it."""
-        exported, context = self.imported()
+        exported, context = self.imported(fixed)
         for late in (False, True):
             with suppress(WorkloadError):
                 graph, _ = self.imported(size, context, late=late)
@@ -145,7 +143,7 @@ def settled(
         if plan.named or plan.fixed == 1 or axis is None:
             break
         try:
-            imported = imported or build.imported()
+            imported = imported or build.imported(build.batch)
             carries = build.carries(*imported)
         except WorkloadError:
             if missing is None:
@@ -155,19 +153,13 @@ def settled(
             break
     if missing is not None:
         raise missing
-    graph, context = imported or build.imported()
+    graph, context = imported or build.imported(build.batch)
     return replace(build, own=graph), context
 
 
-def walk(
-    contents: OnnxContents,
-    plan: InputPlan,
-    batch: int,
-    rebatch: Rebatch | None = None,
-    *,
-    allow_unknown: bool = False,
-) -> tuple[Graph, ImportContext]:
+def walk(build: OnnxBuild, batch: int, rebatch: Rebatch | None) -> tuple[Graph, ImportContext]:
     """Build the graph of a file for a batch; what is unknown is refused unless allowed."""
+    contents, plan = build.contents, build.plan
     context, shapes = ImportContext(contents), plan.shapes(batch)
     for name in plan.values:
         array = plan.value(name, batch)
@@ -178,12 +170,12 @@ def walk(
         context.record(Node(op_type="Input", input=[], output=[item.name]), item.name, value)
     visitor = Walk(context, rebatch)
     try:
-        visitor.file()
+        visitor.body(contents.nodes, Scope())
     except WorkloadError:
         # What cannot be followed behind an unsupported operator is its fault.
         if not context.unknown:
             raise
-    if context.unknown and not allow_unknown:
+    if context.unknown and not build.allow_unknown:
         raise unsupported(context)
     tensors = (visitor.sequences.get(name, [name]) for name in contents.outputs)
     outputs = tuple(dict.fromkeys(chain.from_iterable(tensors)))

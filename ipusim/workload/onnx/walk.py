@@ -75,17 +75,13 @@ class Walk:
     ``sequences`` are the tensors of sequences by the names of these.
     """
 
-    def __init__(self, context: ImportContext, rebatch: Rebatch | None = None) -> None:
+    def __init__(self, context: ImportContext, rebatch: Rebatch | None) -> None:
         self.context = context
         self.rebatch = rebatch
         self.constants = Folding(context)
         self.sequences: dict[str, list[str]] = {}
         self.nodes = Unfolding(context.contents)
         self._depth = 0
-
-    def file(self) -> None:
-        """Visit the nodes of the file."""
-        self.body(self.context.contents.nodes, Scope())
 
     def body(self, protos: Iterable[onnx.NodeProto], scope: Scope) -> None:
         """Visit the nodes of the file, or of a function, a branch or a loop in it."""

@@ -47,7 +47,7 @@ def _model(steps, shape=("n", 4, 8), **weights):
 def _fused(model):
     build = from_onnx(model).build
     assert isinstance(build, OnnxBuild)
-    graph, context = build.imported()
+    graph, context = build.imported(build.batch)
     return graph, dict(context.fused)
 
 

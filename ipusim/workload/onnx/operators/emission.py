@@ -22,7 +22,7 @@ class Emission(Call):
 
     def name(self, suffix: str = "") -> str:
         """Return a readable operator name."""
-        return (self.node.name or next(filter(None, self.node.output))) + suffix
+        return self.node.label + suffix
 
     def operand(self, place: int | str = 0, *, weight: bool = False, role: str = "") -> str:
         """Return the graph tensor of an input by its place, or of any value by its name."""
