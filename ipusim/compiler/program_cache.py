@@ -12,7 +12,7 @@ import json
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from ipusim.compiler.memory import require_room
 from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.kernel_cache import kept_path, read_kept, source_digest, write_kept
+from ipusim.workload.graph import Graph, Op, Tensor
 
 if TYPE_CHECKING:
     from ipusim.compiler.stacks import Stack
     from ipusim.machine import Chip
-    from ipusim.workload.graph import Graph
 
 SOURCES = ("compiler", "machine", "workload/graph.py", "workload/operators", "errors.py")
 """What the program of a given graph depends on."""
@@ -100,17 +100,13 @@ def _text_of(graph: Graph) -> str:
     """Return `repr(graph)` in short: attributes that operators share are spelt once."""
     spelt: dict[Any, int] = {}
     shared = [spelt.setdefault(op.params, len(spelt)) for op in graph.ops]
-    ops = _said(graph.ops, "params")
-    return repr(
-        (_said((graph,), "tensors", "ops"), _said(graph.tensors.values()), ops, shared, [*spelt])
-    )
+    ops = _said(Op, graph.ops, "params")
+    about = _said(Graph, (graph,), "tensors", "ops")
+    return repr((about, _said(Tensor, graph.tensors.values()), ops, shared, [*spelt]))
 
 
-def _said(alike: Collection[Any], *without: str) -> list[Any]:
+def _said(kind: type, alike: Iterable[Any], *without: str) -> list[Any]:
     """Return what objects of one kind say of themselves, in plain tuples."""
-    if not alike:
-        return []
-    kind = type(next(iter(alike)))
     names = [one.name for one in fields(kind) if one.repr and one.name not in without]
     return [*map(attrgetter(*names), alike)]
 

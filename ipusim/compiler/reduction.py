@@ -24,8 +24,6 @@ from ipusim.compiler.tiles import (
     ceil_div,
     largest_part,
     linear_share,
-    require_float,
-    require_positive,
     vector_width,
 )
 from ipusim.compiler.vertices.elementwise import cast_cycles
@@ -35,10 +33,8 @@ from ipusim.compiler.vertices.reduce import (
     TileReduction,
     compute_set_cycles,
 )
-from ipusim.errors import ConfigError, unknown_name
 
 _SUMS = ("add", "square_add")
-_FUNCTIONS = (*_SUMS, "max", "min", "mul")
 
 # poplibs lib/popops/reduction/ReductionPlan.hpp: partials per output above which another
 # intermediate stage is worth it, and the smallest piece of such a stage.
@@ -102,20 +98,8 @@ class Reduction:
         out: str = "",
         per_tile: int | None = None,
     ) -> Reduction:
-        """Check a reduction of some dimensions of a shape and merge neighbouring ones."""
-        if function not in _FUNCTIONS:
-            raise unknown_name("reduction", function, _FUNCTIONS)
+        """Return the reduction of some dimensions of a shape, with neighbouring ones merged."""
         out = out or dtype
-        require_float(dtype)
-        require_float(out)
-        for dim, size in enumerate(shape):
-            require_positive(**{f"Dimension {dim} of the reduction's input": size})
-        for dim in dims:
-            if not 0 <= dim < len(shape):
-                raise ConfigError(
-                    f"Dimension {dim} cannot be reduced: the input has dimensions 0 to "
-                    f"{len(shape) - 1}."
-                )
         widened = out == "float16" and function in (*_SUMS, "mul")
         partials = "float32" if widened else out
         return cls(*collapse(shape, dims), function in _SUMS, dtype, partials, out, per_tile)
@@ -186,12 +170,9 @@ def _between_tiles(
         # Narrow partials stay whole; wide ones are cut so that pieces are roughly square.
         least = max(grain, width // grain // max(1, isqrt(data // outputs)) * grain)
         columns = largest_part(min(width, outputs), grain, chip.tiles, least)
-        ideal = max(1, data // chip.tiles)
-        pieces = max(1, sources * columns // ideal)
-        if sources * columns // pieces < MORE_STAGES_THRESHOLD:
-            pieces = max(1, sources * columns // MORE_STAGES_THRESHOLD)
-        if sources // pieces < MIN_PIECE_ROWS:
-            pieces = max(1, sources // MIN_PIECE_ROWS)
+        # A piece is the share of a tile, or the smallest that is worth a stage.
+        piece = max(data // chip.tiles, MORE_STAGES_THRESHOLD)
+        pieces = max(1, min(sources * columns // piece, sources // MIN_PIECE_ROWS))
         rows = max(2, ceil_div(sources, pieces))
         reduction = TileReduction(replace(vertex, output=partials), vertex.inputs)
         vertices = reduction.vertices([_gathered(columns, rows)], divide_columns=False, pieces=rows)

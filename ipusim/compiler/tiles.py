@@ -80,8 +80,6 @@ def ceil_div(numerator: int, denominator: int) -> int:
 
 def element_bytes(dtype: str) -> int:
     """Return the bytes of one element."""
-    if dtype not in BYTES_PER_ELEMENT:
-        raise unknown_name("data type", dtype, BYTES_PER_ELEMENT)
     return BYTES_PER_ELEMENT[dtype]
 
 
@@ -97,8 +95,6 @@ def split_sizes(total: int, grain: int, max_parts: int, min_part: int = 1) -> tu
     Parts have `min_part` elements, unless there are not as many, and the last may hold an
     incomplete grain (poplibs lib/poputil/Util.cpp, splitRegions).
     """
-    if total <= 0:
-        return ()
     grains = ceil_div(total, grain)
     parts = _part_count(grains, grain, max_parts, min_part)
     edges = [min(total, (part * grains // parts) * grain) for part in range(parts + 1)]
@@ -183,10 +179,6 @@ def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None
     """Return the elements on the fullest of given tiles, `linear_share` if they are None."""
     if tiles_used is None:
         return linear_share(elements, dtype, chip)
-    if not 1 <= tiles_used <= chip.tiles:
-        raise ConfigError(
-            f"A tensor cannot be spread over {tiles_used} tiles: use 1 to {chip.tiles}."
-        )
     return largest_part(elements, vector_width(dtype, chip), tiles_used)
 
 
@@ -213,16 +205,3 @@ def rearranged_copy_cycles(moved_bytes: int, piece_bytes: int, chip: ChipLike) -
     per_1024 = 451 if piece_bytes % 8 == 0 else 3200 if piece_bytes % 4 == 0 else 5271
     whole = moved_bytes * per_1024 // 1024
     return max(0, whole - ceil_div(moved_bytes, chip.exchange_bytes_per_cycle))
-
-
-def require_positive(**counts: int) -> None:
-    """Check operation sizes."""
-    for label, value in counts.items():
-        if value < 1:
-            raise ConfigError(f"{label} is {value} but must be at least 1.")
-
-
-def require_float(dtype: str) -> None:
-    """Check that a type is one that these vertices compute in."""
-    if dtype not in ("float16", "float32"):
-        raise unknown_name("floating-point type", dtype, ("float16", "float32"))

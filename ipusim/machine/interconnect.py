@@ -54,8 +54,8 @@ def replica_rings(
     """Return the rings of a collective over neighbouring replicas, innermost first.
 
     One ring lies over IPU-Links, a second one over GW-Links where the replicas reach beyond the
-    chips that IPU-Links join; a single replica has no ring. `ConfigError` if the replicas do not
-    fit the system, or fill its racks unevenly.
+    chips that IPU-Links join; a single replica has no ring. `ConfigError` if a replica does not
+    fit the chips that IPU-Links join, or the replicas fill the racks unevenly.
 
     Replicas of one chip lie on a ring along the periphery of the ladder, up one rail and down the
     other, so a rail is the narrowest part; two of them share a rung (poplibs
@@ -69,17 +69,6 @@ def replica_rings(
     between two neighbours. They share the links within a rack, where each crosses the links of all;
     beyond it each machine has its own. [inferred]
     """
-    if replicas < 1 or ipus_per_replica < 1:
-        raise ConfigError(
-            f"A collective over {replicas} replicas of {ipus_per_replica} IPUs is impossible: use "
-            "1 or more of each."
-        )
-    used = replicas * ipus_per_replica
-    if used > system.ipus:
-        raise ConfigError(
-            f"{replicas} replicas of {ipus_per_replica} IPUs need {used} IPUs, but {system.name} "
-            f"has {system.ipus}: use at most {system.ipus // ipus_per_replica} replicas."
-        )
     domain = system.ipu_link_domain_ipus
     if ipus_per_replica > domain:
         raise ConfigError(
@@ -138,16 +127,11 @@ def _gw_link_ring(system: System, members: int, ipus_per_replica: int) -> Ring:
 
 
 def route(system: System, source: int, target: int) -> Route:
-    """Return the way from chip `source` to chip `target`; `ConfigError` if one does not exist.
+    """Return the way from chip `source` to chip `target`.
 
     Chips 0 and 1 form the first rung of the ladder, 2 and 3 the next; traffic crosses the rung
     first and then follows the rail (poplibs lib/poplibs_test/Util.cpp, tag sdk/poplar/2.0.0).
     """
-    for chip in (source, target):
-        if not 0 <= chip < system.ipus:
-            raise ConfigError(
-                f"The IPU {chip} does not exist on {system.name}: use 0 to {system.ipus - 1}."
-            )
     domain = system.ipu_link_domain_ipus
     if source // domain != target // domain:
         gateway = _gw_link_ring(system, 2, system.ipus_per_machine)

@@ -15,7 +15,7 @@ from ipusim.compiler.vertices.reduce import (
     TileReduction,
     compute_set_cycles,
 )
-from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.errors import ConfigError
 
 TILE = Tile(MK1, "2021-11")
 HALF_TO_FLOAT = ReduceVertex(TILE, "float16", "float32")
@@ -179,31 +179,6 @@ def test_vertices_grow_with_rows(columns, rows, more):
         assert cost(4 * columns, 4 * rows) <= cost(4 * columns, 4 * (rows + more))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (
-            lambda: reduce_steps((4, 4), (2,)),
-            ConfigError,
-            "0 to 1",
-        ),
-        (
-            lambda: reduce_steps((4, 0), (1,)),
-            ConfigError,
-            "at least 1",
-        ),
-        (
-            lambda: reduce_steps((4, 4), (1,), "int32", MK1),
-            UnknownNameError,
-            "int32",
-        ),
-        (
-            lambda: reduce_steps((4, 4), (1,), function="mean"),
-            UnknownNameError,
-            "mean",
-        ),
-    ],
-)
-def test_bad_input_is_refused(call, error, words):
-    with pytest.raises(error, match=words):
-        call()
+def test_an_empty_input_is_refused():
+    with pytest.raises(ConfigError, match="at least 1"):
+        reduce_steps((4, 0), (1,))

@@ -18,7 +18,6 @@ from ipusim.compiler.tiles import (
     ceil_div,
     distinct_splits,
     element_bytes,
-    require_positive,
 )
 from ipusim.workload.graph import Gather
 
@@ -176,7 +175,6 @@ def plan_embedding(
 
     `goal` says what is minimised, "memory" or "cycles".
     """
-    require_positive(rows=op.rows, width=op.width, indices=op.indices)
     # Lookups and updates of one table share the plan.
     table = replace(op, function="lookup", hottest=0)
     return _plan(table, element_bytes(dtype), chip, goal, updates)

@@ -17,7 +17,6 @@ from ipusim.compiler.reduction import together
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, vector_width
 from ipusim.compiler.vertices.elementwise import loop_cycles
-from ipusim.errors import ConfigError
 from ipusim.workload.graph import Norm
 
 
@@ -43,7 +42,7 @@ def norm_forward(m: Emitter, op: Norm, x: Placed) -> None:
         m.scalar("variance_to_inv_std_dev", inverse, "batch norm, inverse deviation")
         _joined_parameters(m, op, x)
         return
-    x = _seen(op, x)
+    x = x.shaped(op.elements)
     # Frameworks join the parameters of a batch norm first, as in inference (graphcore/tensorflow
     # driver/ops/norm_ops.cc, BatchNormalise; graphcore/popart nn/batchnormx.cpp): two passes over
     # the activations instead of four. The deviation is there already.
@@ -59,16 +58,6 @@ def norm_forward(m: Emitter, op: Norm, x: Placed) -> None:
         _with_statistic(m, op, x, "mul", "scale to unit variance")
         m.by_channel("mul", x, op.channels, "scale")
     m.by_channel("add", x, op.channels, "offset", in_place=True)
-
-
-def _seen(op: Norm, x: Placed) -> Placed:
-    """Return the activations as one list of elements, after a check of the groups."""
-    if op.channels % op.groups:
-        raise ConfigError(
-            f"{op.groups} groups do not divide {op.channels} channels: "
-            f"give a divisor of {op.channels}."
-        )
-    return x.shaped(op.elements)
 
 
 def _by_channel(op: Norm, x: Placed) -> Placed:
@@ -154,7 +143,7 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, arriving_grouping: int | None
     scaled gradient and a product of both, but not yet the result, whose place the scaled gradient
     takes in the reckoning.
     """
-    x = _seen(op, x)
+    x = x.shaped(op.elements)
     held = m.tile_bytes(x)
     batch = op.kind == "batch"
     statistics = Placed((op.channels if batch else op.statistics,), x.dtype)

@@ -30,7 +30,6 @@ from ipusim.compiler.vertices.pool import (
     least_pool_estimate,
     pool_vertex_estimate,
 )
-from ipusim.errors import ConfigError
 from ipusim.workload.graph import Pool
 
 # poplibs lib/popnn/PoolPlan.cpp: most grains per channel group, and how much slower a plan with
@@ -205,8 +204,6 @@ def _late_cost(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
 def _search(asked: PoolPass, groupings: Sequence[int], chip: ChipLike) -> PoolPlan:
     """Return the cheapest split; the first found wins a tie."""
     splits = [split for grouping in groupings for split in _splits(asked, grouping, chip.tiles)]
-    if not splits:
-        raise ConfigError(f"No pooling plan fits on {chip.tiles} tiles: give at least one tile.")
     # Formulas hold for a number and for an array of them.
     parts = asked.part(PoolPlan.of(np.array(splits).T))
     if asked.library == "2020-01":

@@ -19,8 +19,6 @@ _MAX_MUL_LENGTH = 2044
 
 def _add_core(length: int, blocks: int) -> int:
     """Return a worker's cycles for adding a vector of halves to `blocks` blocks."""
-    if blocks == 0:
-        return 1
     if length > _MAX_ADD_LENGTH:
         return 3 + _add_core_scalar(length, blocks)
     if length % 8 == 0:

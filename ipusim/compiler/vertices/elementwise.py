@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ipusim.compiler.tiles import ChipLike, Runs, Tile, ceil_div, element_bytes
 from ipusim.compiler.vertices import tables
-from ipusim.errors import ConfigError, unknown_name
 
 TRANSPOSE = "popops::Transpose1D"
 """Name of the vertex that transposes blocks where they lie."""
@@ -44,15 +43,7 @@ def loop_of(tile: Tile, vertex: str, function: str, dtype: str) -> tuple[int, in
     name = vertex.replace("2D", "1D")
     if name not in tables.LOOPS:
         name = name.removesuffix("InPlace")
-    return _entry(tables.LOOPS[name][tile.version], f"function of {vertex}", function, dtype)
-
-
-def _entry(table: tables.LoopTable, kind: str, function: str, dtype: str) -> tuple[int, int]:
-    if function not in table:
-        raise unknown_name(kind, function, sorted(table))
-    if dtype not in table[function]:
-        raise unknown_name("floating-point type", dtype, table[function])
-    return table[function][dtype]
+    return tables.LOOPS[name][tile.version][function][dtype]
 
 
 def loop_cycles(tile: Tile, vertex: str, function: str, elements: int, dtype: str) -> int:
@@ -88,8 +79,7 @@ def non_linearity_cycles(
     one cycle; the sum that its comments describe is used here.
     """
     table = tables.NON_LINEARITY_GRAD if gradient else tables.NON_LINEARITY
-    kind = "non-linearity" + " with a gradient vertex" * gradient
-    single, per_vector = _entry(table[tile.version], kind, function, dtype)
+    single, per_vector = table[tile.version][function][dtype]
     # Of a worker: before the loop; the first vector; in the end, and for what is left of a vector:
     # one float; a pair of halves and a single one.
     if gradient:
@@ -305,10 +295,6 @@ def transpose_cycles(rows: int, columns: int, matrices: int, dtype: str, chip: C
     Transpose1D (float16, multiples of 4) and Transpose2D of lib/popops/popopsCycleEstimators.cpp
     (tag 2.4.0); in 2020-01 the same vertices live in poplin.
     """
-    if min(rows, columns, matrices) < 1:
-        raise ConfigError(
-            f"Cannot transpose {matrices} matrices of {rows} x {columns}: give at least 1 of each."
-        )
     per_worker = ceil_div(matrices, chip.workers)
     if element_bytes(dtype) == 2 and rows % 4 == 0 and columns % 4 == 0:
         return 7 + chip.workers * (_half_transpose_worker(rows // 4, columns // 4, per_worker) - 7)

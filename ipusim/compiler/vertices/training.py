@@ -139,8 +139,6 @@ def multi_update_add_cycles(
         cycles = 3 + (14 if words else 15)
     else:
         cycles = 3 + (29 if words else 30) - (1 if special else 0) + 4 + (2 if words else 0)
-    if not offsets:
-        return cycles * tile.workers
     per_atom = max(1, _ATOMIC_STORE_BYTES // size)
     if special:
         per_row = (8 if row_elements == 2 else 16) if words else 9

@@ -243,7 +243,7 @@ class _Counter:
                 yield from self.passes(op, 2 * size, 3 * size)
         elif isinstance(params, Gather):
             found = params.groups * params.indices * params.width
-            table = 2 * params.groups * params.rows * params.width if params.rows else 0
+            table = 2 * params.groups * params.rows * params.width
             copied, added = 2 * found, table + 3 * found
             if params.function == "add":
                 yield from self.passes(op, added, copied)

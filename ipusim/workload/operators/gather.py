@@ -25,7 +25,7 @@ class Gather(Attributes):
     """
 
     CHOICES: ClassVar = {"function": ("lookup", "add", "write")}
-    POSITIVE: ClassVar = ("groups",)
+    POSITIVE: ClassVar = ("rows", "width", "indices", "groups")
 
     rows: int
     width: int

@@ -37,6 +37,11 @@ class Norm(Attributes):
     replica_span: int = 1
     stable: bool = False
 
+    def check(self) -> None:
+        """Refuse groups that do not divide the channels."""
+        if self.channels % self.groups:
+            raise self.refusal("groups", f"must be a divisor of {self.channels}, its channels")
+
     @property
     def elements(self) -> int:
         """Number of elements normalised."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.operators.gather import Table, add_rows, bring_into_place, look_up
 from ipusim.compiler.operators.gather_plan import GOALS, EmbeddingPlan, plan_embedding
-from ipusim.errors import ConfigError
+from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Gather
 
 
@@ -116,7 +116,7 @@ def test_more_indices_cost_more(goal):
 
 
 def test_bad_sizes_are_refused():
-    with pytest.raises(ConfigError, match="indices is 0"):
+    with pytest.raises(WorkloadError, match="indices = 0"):
         plan_of(10, 10, 0, goal="cycles")
 
 

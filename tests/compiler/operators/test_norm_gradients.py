@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.emitter import Placed
 from ipusim.compiler.operators.norm import norm_forward, norm_gradient
-from ipusim.errors import ConfigError
+from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Norm
 
 
@@ -105,5 +105,5 @@ def test_backward_costs_more_than_forward_and_grows(kind, batch, era, dtype):
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ConfigError, match="divisor"):
+    with pytest.raises(WorkloadError, match="divisor"):
         gradient("group", groups=5)

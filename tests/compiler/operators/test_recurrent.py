@@ -15,7 +15,7 @@ from ipusim.compiler.operators.recurrent_cell import StateLayout
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.tiles import Tile
 from ipusim.compiler.vertices.elementwise import loop_cycles
-from ipusim.errors import UnknownNameError, WorkloadError
+from ipusim.errors import WorkloadError
 from ipusim.machine import load, load_chip
 from ipusim.runtime.gpu.kernels import GpuStack, step_kernels
 from ipusim.study.evidence.graphs import recurrent_graph
@@ -165,8 +165,6 @@ def test_several_regions_by_hand():
         ("BinaryOp2D", "mul", 5 + 3 * 2),
     ):
         assert loop_cycles(tile, vertex, function, 48, "float16") == 6 * worker
-    with pytest.raises(UnknownNameError, match="Unknown function of UnaryOp2D 'nothing'"):
-        loop_cycles(tile, "UnaryOp2D", "nothing", 48, "float16")
 
 
 def network(kind, layers=2):

@@ -11,7 +11,6 @@ from ipusim.compiler.vertices.broadcast import (
     vector_inner_cycles,
     vector_outer_cycles,
 )
-from ipusim.errors import ConfigError
 
 ERAS = ("2020-01", "2021-11")
 DTYPES = ("float16", "float32")
@@ -334,11 +333,6 @@ def test_vector_inner_grows_with_blocks(blocks, groups, era, function, in_place)
         Tile(MK2, era), function, length, blocks, 2, in_place=in_place
     )
     assert two_regions >= 6 * 2
-
-
-def test_an_empty_transposition_is_refused():
-    with pytest.raises(ConfigError, match="at least 1"):
-        codelets.transpose_cycles(0, 4, 1, "float16", MK1)
 
 
 def test_a_worker_of_a_2d_vertex_takes_two_vectors_at_least():

@@ -194,7 +194,6 @@ def test_the_rule_is_the_smallest_that_runs(stages, schedule, framework):
         (lambda: split_after(LAYERS, ["stem"] * 5), "6 stages needs 6 operators"),
         (lambda: balance([1, 2], 3), "the model has 2"),
         (lambda: balance([1, 2], 0), "0 stages"),
-        (lambda: stage_transfer_s(POD16, [0, 16], [4]), "use 0 to 15"),
     ],
 )
 def test_bad_input_gets_one_sentence(call, message):
