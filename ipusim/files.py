@@ -256,6 +256,22 @@ def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
         raise
 
 
+def hold(descriptor: int) -> bool:
+    """Lock an open file or folder until it is closed; whether no other process has it.
+
+    A system without such locks says so of all: two processes there must be kept apart by hand.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def write_bytes(path: str | Path, content: bytes, *, sync: bool = False) -> Path:
     """Write a file as `replace_file` does, with its folder; a StudyError where that cannot be."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ipusim.errors import ConfigError, why
-from ipusim.files import replace_file, write_bytes, write_text
+from ipusim.files import hold, replace_file, write_bytes, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,11 @@ class Parts:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._folder, os.O_RDONLY)
-            self._take()
+            if not hold(self._lock):
+                self.__exit__()
+                raise ConfigError(
+                    f"Another process is writing {self._file}: wait for it or choose another file."
+                )
             manifest = self._folder / _MANIFEST
             known = manifest.read_text() if manifest.exists() else None
             if known is None:
@@ -84,19 +88,6 @@ class Parts:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def _take(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # not on Windows
-            return
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.__exit__()
-            raise ConfigError(
-                f"Another process is writing {self._file}: wait for it or choose another file."
-            ) from None
 
     def known(self, names: Iterable[int]) -> set[int]:
         """Return the parts that are there already."""
