@@ -21,24 +21,16 @@ GOOD_FILE = "runs/good_computer.toml"
 MACHINES_FILE = "runs/argonne_machines.toml"
 
 
-def fabric_bytes_per_s(system: System) -> float:
-    """Return the bandwidth of all links that leave a machine, both directions.
-
-    Of the ladder's chips the upper pair has its rails upwards free, the lower pair its rails
-    downwards; GW-Links come on top.
-    """
-    rails = 4 * system.rail_links
-    return 2 * (
-        rails * system.ipu_link.bytes_per_s
-        + system.gw_links_per_machine * system.gw_link.bytes_per_s
-    )
-
-
 def facts(system: System) -> pd.DataFrame:
     """Return in a line what a system comes to: numbers of parts, FLOP/s in half, bytes, bytes/s.
 
-    ``link`` is one IPU-Link in one direction, ``fabric`` is of one machine; all else is in all.
+    ``link`` is one IPU-Link in one direction, ``fabric`` all links that leave one machine, in both;
+    all else is in all.
     """
+    # Of the ladder's chips the upper pair has its rails upwards free, the lower pair its rails
+    # downwards; GW-Links come on top.
+    rails = 4 * system.rail_links * system.ipu_link.bytes_per_s
+    gateways = system.gw_links_per_machine * system.gw_link.bytes_per_s
     chip, least, most = system.chip, system.host_servers, system.host_servers_max
     known = {
         "ipus": system.ipus,
@@ -48,7 +40,7 @@ def facts(system: System) -> pd.DataFrame:
         "workers": chip.workers,
         "links": chip.ipu_links,
         "link": system.ipu_link.bytes_per_s,
-        "fabric": fabric_bytes_per_s(system),
+        "fabric": 2 * (rails + gateways),
         "flops": system.ipus * chip.peak_flops_per_s(),
         "sram": system.ipus * chip.sram_bytes,
         "sram_bandwidth": system.ipus * chip.sram_bytes_per_s,

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ipusim import files
-from ipusim.errors import ConfigError, StudyError, normalise_name, resolve_name, unknown_name
+from ipusim.errors import (
+    ConfigError,
+    StudyError,
+    check_name,
+    normalise_name,
+    resolve_name,
+    unknown_name,
+)
 from ipusim.files import read_tables
 from ipusim.study.book.notebook import PARAMETERS_TAG, read_notebook
 from ipusim.study.book.parameters import read_text
@@ -108,32 +115,24 @@ def select_studies(names: Sequence[str]) -> tuple[Study, ...]:
 
 def study_parameters(study: Study) -> tuple[Parameter, ...]:
     """Return the parameters of a study's notebook, except the output folder."""
-    return tuple(item for item in _declared(study.path) if item.name != OUTPUT_PARAMETER)
+    known = declared(study.path)
+    return tuple(item for name, item in known.items() if name != OUTPUT_PARAMETER)
 
 
-def takes_output_dir(study: Study) -> bool:
-    """Return whether the notebook can write tables and figures."""
-    return OUTPUT_PARAMETER in {item.name for item in _declared(study.path)}
-
-
-def default_values(path: Path) -> dict[str, Any]:
-    """Return the parameters of a notebook as they are without being given."""
-    return {item.name: item.value for item in _declared(path)}
-
-
-def _declared(path: Path) -> list[Parameter]:
+def declared(path: Path) -> dict[str, Parameter]:
     """Read the cell tagged ``parameters``: assignments, each with a comment on its last line."""
-    found = []
+    found = {}
     for cell in read_notebook(path)["cells"]:
         if PARAMETERS_TAG in cell["metadata"].get("tags", ()):
             source = "".join(cell["source"])
             for node in ast.parse(source).body:
                 if isinstance(node, ast.Assign | ast.AnnAssign):
                     target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+                    name = ast.unparse(target)
                     default = ast.get_source_segment(source, node.value) or ""
                     rest = source.splitlines()[node.end_lineno - 1][node.end_col_offset :]
                     words = rest.partition("#")[2].strip()
-                    found.append(Parameter(name=ast.unparse(target), default=default, help=words))
+                    found[name] = Parameter(name=name, default=default, help=words)
     return found
 
 
@@ -150,13 +149,10 @@ def split_assignments(pairs: Iterable[str]) -> dict[str, str]:
 
 def parameter_values(study: Study, given: Mapping[str, str]) -> dict[str, Any]:
     """Convert parameters given as text to the types that the notebook declares."""
-    declared = {parameter.name: parameter for parameter in study_parameters(study)}
-    values = {}
-    for name, text in given.items():
-        if name not in declared:
-            raise unknown_name(f"parameter of {study.name}", name, declared)
-        values[name] = _convert(declared[name], text)
-    return values
+    known = {parameter.name: parameter for parameter in study_parameters(study)}
+    for name in given:
+        check_name(f"parameter of {study.name}", name, known)
+    return {name: _convert(known[name], text) for name, text in given.items()}
 
 
 def _convert(parameter: Parameter, text: str) -> Any:

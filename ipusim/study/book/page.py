@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ipusim import files
-from ipusim.errors import DataError, StudyError, unknown_name
-from ipusim.study.book.catalogue import default_values, load_spec
+from ipusim.errors import check_name
+from ipusim.study.book.catalogue import declared, load_spec
 from ipusim.study.book.outputs import figure_bytes, save_figure, save_table
 from ipusim.study.book.parameters import checked
 from ipusim.study.table import DEFAULT_DIGITS, FoldedTable, Table
@@ -56,11 +56,11 @@ class Page:
         self.study = study
         self.output_dir = output_dir
         self.given = checked(self._spec.get("parameters", {}), parameters or {})
-        defaults = _defaults(self._spec["notebook"])
+        defaults = declared(files.notebooks_dir() / f"{self._spec['notebook']}.ipynb")
         self.changed = {
             name: value
             for name, value in self.given.items()
-            if name in defaults and value != defaults[name]
+            if name in defaults and value != defaults[name].value
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -126,18 +126,9 @@ class Page:
 
     def _named(self, kind: str, name: str, study: str = "") -> Any:
         entries = (load_spec(study) if study else self._spec).get(kind, {})
-        if name not in entries:
-            raise unknown_name(f"{kind.removesuffix('s')} of {self.study}", name, entries)
+        check_name(f"{kind.removesuffix('s')} of {self.study}", name, entries)
         entry = entries[name]
         if "like" not in entry:
             return entry
         other, _, like = entry["like"].rpartition(".")
         return self._named(kind, like, other or study) | entry
-
-
-def _defaults(notebook: str) -> dict[str, Any]:
-    """Return the declared parameters of a notebook; none where it is not at hand."""
-    try:
-        return default_values(files.notebooks_dir() / f"{notebook}.ipynb")
-    except (DataError, StudyError):
-        return {}

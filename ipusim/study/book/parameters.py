@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ipusim.errors import ConfigError, unknown_name
+from ipusim.errors import ConfigError, check_name
 from ipusim.machine.system import load_system
 from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
@@ -21,8 +21,7 @@ Rule = Mapping[str, Any]
 def check_family(name: str) -> None:
     """Refuse a name that is no model family of the results page."""
     families = tuple(dict.fromkeys(row.family for row in load_rows(study="results")))
-    if name not in families:
-        raise unknown_name("family", name, families)
+    check_name("family", name, families)
 
 
 _NAMES: dict[str, Callable[[str], object]] = {
@@ -48,38 +47,31 @@ def checked(rules: Mapping[str, Rule], values: Mapping[str, Any]) -> dict[str, A
 
 
 def _checked(name: str, value: Any, rule: Rule) -> Any:
-    if isinstance(value, str) and (rule.get("list") or "count" in rule.get("kind", "")):
+    if isinstance(value, str) and (rule.get("list") or rule.get("kind") == "count"):
         value = read_text(value)
     items = value if rule.get("list") else [value]
-    empty = isinstance(items, list) and not items
-    if not isinstance(items, list) or (empty and not rule.get("empty")):
+    listed = isinstance(items, list) and (items or rule.get("empty"))
+    if not listed or not all(_may_be(item, rule) for item in items):
         raise _refused(name, value, rule)
-    for item in items:
-        _check_item(name, value, item, rule)
     if len(set(map(str, items))) < len(items):
         raise _refused(name, value, rule)
+    for item in items:
+        if rule.get("kind") in _NAMES:
+            _NAMES[rule["kind"]](str(item))
+        if "even" in rule and item > 1 and item % 2:
+            raise ConfigError(f"{name} holds {item}, but {rule['even']}.")
     if "holds" in rule and rule["holds"] not in items:
         raise ConfigError(f"{name} is {value!r}: add {rule['holds']}, {rule['because']}.")
     return value
 
 
-def _check_item(name: str, value: Any, item: Any, rule: Rule) -> None:
-    """Refuse one item of a parameter that its rule forbids."""
+def _may_be(item: Any, rule: Rule) -> bool:
+    """Whether a rule allows one item; of names, only the name says whether it is one."""
     if "one_of" in rule:
-        if repr(item) not in map(repr, rule["one_of"]):  # 1 is not true
-            raise _refused(name, value, rule)
-        return
-    kind = rule.get("kind", "")
-    if kind == "count":
-        if not is_count(item, rule.get("most"), rule.get("least", 1)):
-            raise _refused(name, value, rule)
-        if "even" in rule and item > 1 and item % 2:
-            raise ConfigError(f"{name} holds {item}, but {rule['even']}.")
-    elif kind == "text":
-        if not isinstance(item, str):
-            raise _refused(name, value, rule)
-    elif kind:
-        _NAMES[kind](str(item))
+        return repr(item) in map(repr, rule["one_of"])  # 1 is not true
+    if rule.get("kind") == "count":
+        return is_count(item, rule.get("most"), rule.get("least", 1))
+    return rule.get("kind") != "text" or isinstance(item, str)
 
 
 def read_text(text: str) -> Any:

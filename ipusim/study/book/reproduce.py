@@ -17,16 +17,16 @@ from tqdm import tqdm
 import ipusim
 from ipusim import files
 from ipusim.errors import IpuSimError, StudyError
-from ipusim.files import write_bytes, write_text
+from ipusim.files import hold, write_bytes, write_text
 from ipusim.kernel_cache import source_digest
 from ipusim.study.book.catalogue import (
     OUTPUT_PARAMETER,
     Study,
+    declared,
     list_studies,
     load_specs,
     parameter_values,
     select_studies,
-    takes_output_dir,
 )
 from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, run_notebook
@@ -90,19 +90,12 @@ def prepare_folder(out: Path) -> None:
 @contextmanager
 def _only_run(out: Path) -> Iterator[None]:
     """Hold the output folder until the process ends; a StudyError where another run has it."""
-    try:
-        import fcntl
-    except ImportError:  # a system without it: two runs there must be kept apart by hand
-        yield
-        return
     with (out / STATE_FOLDER / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not hold(lock.fileno()):
             raise StudyError(
                 f"Another run is writing to the output folder {out}: wait for it to end or choose "
                 "another folder with --out."
-            ) from error
+            )
         yield
 
 
@@ -170,7 +163,7 @@ def _run_study(
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
     values = dict(parameters)
-    if takes_output_dir(study):
+    if OUTPUT_PARAMETER in declared(study.path):
         values[OUTPUT_PARAMETER] = str(stage)
     executed = stage / f"{study.name}.ipynb"
     failure = run_notebook(study.path, executed, values, progress=progress)

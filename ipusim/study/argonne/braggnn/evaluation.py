@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from ipusim.errors import DataError
 from ipusim.numerics.trainer import Trained
 from ipusim.study.argonne.braggnn.patches import PATCH_SIZE, prepare_patches
 from ipusim.study.argonne.braggnn.peaks import Peaks
@@ -18,13 +17,7 @@ PERCENTILES = (50.0, 75.0, 95.0, 99.5)
 
 def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Return Euclidean errors in pixels of centres (count, 2) in pixels."""
-    if not len(centres):
-        raise DataError("There are no peaks to compare; give at least one.")
-    if predicted.shape != centres.shape:
-        raise DataError(
-            f"The predictions have shape {predicted.shape}, which must be {centres.shape}."
-        )
-    return np.linalg.norm(np.asarray(predicted, float) - centres, axis=1)
+    return np.linalg.norm(predicted.astype(float) - centres, axis=1)
 
 
 def predicted_pixels(trained: Trained, peaks: Peaks) -> tuple[np.ndarray, np.ndarray]:
@@ -82,6 +75,4 @@ def loss_table(trained: Sequence[Trained], every: int = 10) -> pd.DataFrame:
                 }
             )
         )
-    if not frames:
-        raise DataError("There is no trained network to show; train at least one.")
     return pd.concat(frames, ignore_index=True)

@@ -49,9 +49,6 @@ class Schedule(trainer.Schedule):
 
     def __post_init__(self) -> None:
         trainer.Schedule.__post_init__(self)
-        for name in ("train_peaks", "test_peaks"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, which must be at least 1.")
         if self.batch > self.train_peaks:
             raise ConfigError(
                 f"Batch {self.batch} is larger than the data set of {self.train_peaks} peaks; "
