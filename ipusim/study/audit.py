@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from ipusim.errors import unknown_name
+from ipusim.errors import check_name
 from ipusim.files import read_tables
 from ipusim.machine.system import load_system, system_names
 from ipusim.study.data.published import PublishedRow, by_metric, frame_of, load_rows, rows_by_id
@@ -57,8 +57,7 @@ def qwant_digit_slip() -> pd.DataFrame:
 
 def tamu_work(table_name: str) -> pd.DataFrame:
     """Return the work of the rows of one of `WORK_TABLES`; an UnknownNameError for another."""
-    if table_name not in WORK_TABLES:
-        raise unknown_name("table", table_name, WORK_TABLES)
+    check_name("table", table_name, WORK_TABLES)
     return table("tamu_work", table=table_name)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ipusim import files
-from ipusim.errors import DataError, unknown_name
+from ipusim.errors import DataError, check_name
 from ipusim.files import number_cell, read, read_records
 from ipusim.study.data.convergence import load_convergence
 from ipusim.study.data.runs import RunConfiguration, load_runs
@@ -201,12 +201,9 @@ def load_rows(
     """
     rows = _load(files.data_dir() / "published")
     for kind, wanted in (("study", study), ("table", table), ("metric", metric)):
-        if wanted is None:
-            continue
-        names = sorted({getattr(row, kind) for row in rows})
-        if wanted not in names:
-            raise unknown_name(kind, wanted, names)
-        rows = tuple(row for row in rows if getattr(row, kind) == wanted)
+        if wanted is not None:
+            check_name(kind, wanted, sorted({getattr(row, kind) for row in rows}))
+            rows = tuple(row for row in rows if getattr(row, kind) == wanted)
     return rows
 
 
@@ -240,8 +237,7 @@ def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> pd.DataFrame:
 
 def load_claims(study: str) -> pd.DataFrame:
     """Return the claims of a study by claim_id, as text: ``value``, ``qualifier`` and all else."""
-    if study not in CLAIM_FILES:
-        raise unknown_name("study", study, CLAIM_FILES)
+    check_name("study", study, CLAIM_FILES)
     path = files.data_dir() / "published" / CLAIM_FILES[study]
     claims = pd.DataFrame(read_records(path, ("row_id",))).set_index("claim_id", drop=False)
     return claims.rename(columns={"ratio_or_value": "value", "qualifier_note": "qualifier"})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ipusim import files
-from ipusim.errors import DataError, IpuSimError, unknown_name
+from ipusim.errors import DataError, IpuSimError, check_name
 from ipusim.files import read, read_records
 from ipusim.runtime.options.spec import OPTIONS
 
@@ -85,8 +85,7 @@ def _options(path: Path, needed: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise DataError(f"{path.name} holds run {run_id!r} twice: remove one of the lines.")
         found[run_id] = {}
         for name, cell in record.items():
-            if name not in _FACTS and name not in OPTIONS:
-                raise unknown_name(f"column of {path.name}", name, [*_FACTS, *OPTIONS])
+            check_name(f"column of {path.name}", name, (*_FACTS, *OPTIONS))
             if name in OPTIONS and cell:
                 try:
                     found[run_id][name] = OPTIONS[name].check(cell)
@@ -136,6 +135,5 @@ def load_runs() -> dict[str, RunConfiguration]:
 def load_run(run_id: str) -> RunConfiguration:
     """Return one run configuration; an UnknownNameError with the nearest name if there is none."""
     runs = load_runs()
-    if run_id not in runs:
-        raise unknown_name("run", run_id, runs)
+    check_name("run", run_id, runs)
     return runs[run_id]
