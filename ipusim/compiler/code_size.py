@@ -11,6 +11,7 @@ by least squares of relative errors, each network weighing the same;
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.compiler.vertices import METHOD_NAMES
@@ -102,10 +103,8 @@ def code_size(graph: Graph, program: Program, tiles: int, *, update: Program | N
     their state. The rounds of a loop are one body, which is compiled once (graphcore/popart,
     willow/src/popx/op/loopx.cpp).
     """
-    ops = [*_shared(graph, program)]
-    if update is not None:
-        ops += update.distinct.values()
-    return _added_up(ops, tiles)
+    ops = _shared(graph, program)
+    return _added_up(chain(ops, update.distinct.values() if update else ()), tiles)
 
 
 def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
@@ -125,17 +124,14 @@ def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
 
 def _per_kib(op: LoweredOp, step: Superstep) -> int:
     """Return the code for every KiB that a step receives."""
-    if op.kind == "gather" or (step.vertex == "copy" and _moves_pieces(op)):
+    # What is rearranged by exchange alone, not transposed on tiles first, comes in pieces.
+    rearranges = step.vertex == "copy" and op.kind in ("conv", "layout")
+    alone = rearranges and all(other.vertex != TRANSPOSE for other in op.steps)
+    if op.kind == "gather" or alone:
         return PIECE_EXCHANGE_BYTES_PER_KIB
     if op.reads_lines and step.vertex in PLANNED_VERTICES:
         return FIELD_EXCHANGE_BYTES_PER_KIB
     return EXCHANGE_BYTES_PER_KIB
-
-
-def _moves_pieces(op: LoweredOp) -> bool:
-    """Say whether an operation rearranges by exchange alone, not by transposing on tiles first."""
-    transposes = any(step.vertex == TRANSPOSE for step in op.steps)
-    return op.kind in ("conv", "layout") and not transposes
 
 
 def _added_up(ops: Iterable[LoweredOp], tiles: int) -> Code:

@@ -66,11 +66,6 @@ def _lower_input(state: LoweringState, name: str, host_dtype: str | None) -> Low
         kind="input",
         function=f"from {sent}",
         steps=tuple(m.steps),
-        macs=0,
-        float_macs=0,
-        plan="",
-        transform="",
         tiles=state.chip.tiles,
         grouping=DEFAULT_GROUPING,
-        temp_bytes=0,
     )

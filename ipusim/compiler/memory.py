@@ -24,12 +24,13 @@ that take a third of a chip. Beyond, planning takes minutes, and no plan would h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePoint:
-    """What lives while one operation runs beside what always does, in bytes.
+    """What lives while one operation runs on so many tiles beside what always does, in bytes.
 
     ``chip_bytes`` are those of all tiles together, the others of the fullest tile.
     """
 
     op: str
+    tiles: int
     activation_bytes: int
     temp_bytes: int
     interleaved_bytes: int
@@ -42,8 +43,7 @@ class Memory:
 
     Always live on the fullest tile are parameters with what else stays (gradient accumulators,
     optimiser state; of all tiles together `resident_bytes`) and the code, by category. There is a
-    point for every operation, in execution order; at `peak_op`, in which `peak_tiles` take part,
-    the fullest tile is fullest.
+    point for every operation, in execution order.
     """
 
     tiles: int
@@ -53,8 +53,21 @@ class Memory:
     resident_bytes: int
     code: Code
     points: tuple[LivePoint, ...]
-    peak_op: str
-    peak_tiles: int
+
+    @cached_property
+    def _peak(self) -> LivePoint | None:
+        """The first point at which most lives: where a program does not fit, gaps do not matter."""
+        return max(self.points, key=self.used_at, default=None)
+
+    @property
+    def peak_op(self) -> str:
+        """Operation in which the fullest tile is fullest; empty where there is none."""
+        return self._peak.op if self._peak else ""
+
+    @property
+    def peak_tiles(self) -> int:
+        """Tiles that take part in it."""
+        return self._peak.tiles if self._peak else 0
 
     @property
     def code_bytes(self) -> int:
@@ -244,6 +257,7 @@ def measure(
     points = [
         LivePoint(
             op=low.name,
+            tiles=low.tiles,
             activation_bytes=on_tile,
             temp_bytes=low.temp_bytes,
             interleaved_bytes=low.interleaved_bytes,
@@ -253,8 +267,6 @@ def measure(
             (lowered[op.name] for op in graph.ops), tile_bytes, chip_bytes, strict=False
         )
     ]
-    # Where a program does not fit, gaps no longer matter: the live bytes decide.
-    fullest = max(points, key=lambda point: point.activation_bytes + point.temp_bytes, default=None)
     resident = _stored_bytes(graph) + resident_bytes
     return Memory(
         tiles=chip.tiles,
@@ -264,6 +276,4 @@ def measure(
         resident_bytes=resident,
         code=code_size(graph, program, chip.tiles, update=update),
         points=tuple(points),
-        peak_op=fullest.op if fullest else "",
-        peak_tiles=lowered[fullest.op].tiles if fullest else 0,
     )

@@ -64,13 +64,13 @@ class LoweredOp:
     kind: str
     function: str
     steps: tuple[Superstep, ...]
-    macs: int
-    float_macs: int
-    plan: str
-    transform: str
     tiles: int
     grouping: int
-    temp_bytes: int
+    macs: int = 0
+    float_macs: int = 0
+    plan: str = ""
+    transform: str = ""
+    temp_bytes: int = 0
     interleaved_bytes: int = 0
     codelet: str = ""
     reads_lines: bool = False
@@ -139,10 +139,7 @@ class Program:
 
     def phase_cycles(self) -> dict[str, int]:
         """Return the cycles spent in sync, exchange, on-tile copies and compute."""
-        totals = dict.fromkeys(("sync", "exchange", "copy", "compute"), 0)
-        for step in self.steps:
-            totals["sync"] += step.repeats * step.sync_cycles
-            totals["exchange"] += step.repeats * step.exchange_cycles
-            totals["copy"] += step.repeats * step.copy_cycles
-            totals["compute"] += step.repeats * step.compute_cycles
-        return totals
+        return {
+            phase: sum(step.repeats * getattr(step, f"{phase}_cycles") for step in self.steps)
+            for phase in ("sync", "exchange", "copy", "compute")
+        }

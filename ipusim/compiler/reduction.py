@@ -30,7 +30,6 @@ from ipusim.compiler.vertices.elementwise import cast_cycles
 from ipusim.compiler.vertices.reduce import (
     ReduceVertex,
     Region,
-    TileReduction,
     compute_set_cycles,
 )
 
@@ -147,8 +146,8 @@ def _stages(asked: Reduction, chip: ChipLike, codelets: CodeletVersion) -> tuple
 @lru_cache(maxsize=1024)
 def _on_tile(layout: InputLayout, vertex: ReduceVertex, partials: str) -> tuple[Stage, ...]:
     """Return the stages in which each tile reduces what it holds; the slowest pattern counts."""
-    reduction, workers = TileReduction(vertex, partials), vertex.tile.workers
-    patterns = map(reduction.vertices, layout.patterns)
+    workers = vertex.tile.workers
+    patterns = (vertex.tile_vertices(regions, partials) for regions in layout.patterns)
     slowest = [
         max(each, key=partial(compute_set_cycles, workers=workers))
         for each in zip_longest(*patterns, fillvalue=())
@@ -174,8 +173,9 @@ def _between_tiles(
         piece = max(data // chip.tiles, MORE_STAGES_THRESHOLD)
         pieces = max(1, min(sources * columns // piece, sources // MIN_PIECE_ROWS))
         rows = max(2, ceil_div(sources, pieces))
-        reduction = TileReduction(replace(vertex, output=partials), vertex.inputs)
-        vertices = reduction.vertices([_gathered(columns, rows)], divide_columns=False, pieces=rows)
+        vertices = replace(vertex, output=partials).tile_vertices(
+            [_gathered(columns, rows)], vertex.inputs, divide_columns=False, pieces=rows
+        )
         received = rows * columns * vertex.column_bytes[0]
         stages += compute_sets("reduce between tiles", vertices, chip.workers, received)
         vertex = replace(vertex, inputs=partials)
@@ -184,8 +184,7 @@ def _between_tiles(
         width = columns
         tiles = min(chip.tiles, ceil_div(data, columns))
     mapped = _results_per_tile(outputs, partials, chip)
-    reduction = TileReduction(vertex, partials)
-    vertices = reduction.vertices([_gathered(mapped, sources)], pieces=sources)
+    vertices = vertex.tile_vertices([_gathered(mapped, sources)], partials, pieces=sources)
     received = mapped * sources * vertex.column_bytes[0]
     return stages + compute_sets("reduce to output", vertices, chip.workers, received)
 

@@ -131,16 +131,13 @@ class Lowered(NamedTuple):
     chosen: Plan | None
 
 
-def _lowering(attributes: type) -> Callable[..., TensorLayout | tuple[TensorLayout, ...]]:
+def _lower(chip: Chip, stack: Stack, rules: PlannerRules, training: bool, task: Task) -> Lowered:
+    m = Lowering(chip=chip, stack=stack, rules=rules, training=training, task=task)
+    attributes = type(task.params)
     if attributes not in LOWERINGS:
         operator = attributes.__module__.rpartition(".")[2]
         import_module(f"ipusim.compiler.operators.{operator}")
-    return LOWERINGS[attributes]
-
-
-def _lower(chip: Chip, stack: Stack, rules: PlannerRules, training: bool, task: Task) -> Lowered:
-    m = Lowering(chip=chip, stack=stack, rules=rules, training=training, task=task)
-    layouts = _lowering(type(task.params))(m, task.params, *task.inputs)
+    layouts = LOWERINGS[attributes](m, task.params, *task.inputs)
     if isinstance(layouts, TensorLayout):
         layouts = (layouts,)
     return Lowered(m.finish(m.result or layouts[0]), layouts, m.chosen)

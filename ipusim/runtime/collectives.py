@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
 
@@ -212,11 +212,11 @@ def cross_ipu_reductions(
     They run one after the other, and each pays the fitted latency once.
     """
     one = all_reduce(system, span, ipus_per_replica, [bytes_each])
-    return Collective(
+    return replace(
+        one,
         collectives=count * one.collectives,
         bytes=count * one.bytes,
         transfer_s=count * one.transfer_s,
-        each_latency_s=one.latency_s,
         repeats=count,
         paid=one.collectives,
     )

@@ -12,7 +12,6 @@ from ipusim.compiler.tiles import Tile
 from ipusim.compiler.vertices.reduce import (
     ReduceVertex,
     Region,
-    TileReduction,
     compute_set_cycles,
 )
 from ipusim.errors import ConfigError
@@ -52,19 +51,19 @@ def test_general_vertex_by_hand():
 
 def test_columns_are_shared_by_six_workers():
     # 48 columns in grains of 8: one grain per worker, one compute set.
-    (vertices,) = TileReduction(HALF_TO_FLOAT, "float32").vertices([Region(48, 1, 10)])
+    (vertices,) = HALF_TO_FLOAT.tile_vertices([Region(48, 1, 10)], "float32")
     assert vertices == [HALF_TO_FLOAT.strided(8, 10)] * 6
     assert compute_set_cycles(vertices, MK1.workers) == 6 * vertices[0]
 
 
 def test_columns_stay_whole_where_other_regions_fill_the_workers():
     regions = [Region(4, 2, 1)] * 6 + [Region(16, 1, 4)]
-    (vertices,) = TileReduction(HALF_TO_FLOAT, "float32").vertices(regions)
+    (vertices,) = HALF_TO_FLOAT.tile_vertices(regions, "float32")
     assert len(vertices) == len(regions)
 
 
 def test_few_columns_are_shared_by_rows_in_two_compute_sets():
-    first, second = TileReduction(HALF_TO_FLOAT, "float32").vertices([Region(8, 1, 32)])
+    first, second = HALF_TO_FLOAT.tile_vertices([Region(8, 1, 32)], "float32")
     assert max(first) == HALF_TO_FLOAT.strided(8, 6)
     assert second == [FLOAT.strided(8, 6)]
 

@@ -15,6 +15,7 @@ from ipusim.workload.graph import AlignmentLoss
 
 LOG_ADD_CYCLES, LOG_MULTIPLY_CYCLES = 16, 1
 """Of one worker, for a sum and a product of values kept as logarithms."""
+_LOG_CYCLES = LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES
 
 PARTIAL_BYTES = 4
 LABEL_BYTES = 2
@@ -51,14 +52,12 @@ class CtcPlan:
 
 def follow_cycles(labels: int, *, extra_blank: bool) -> int:
     """Return one worker's cycles for one step of `labels` labels with a blank each."""
-    per_label = 2 * 4 + 2 * (LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES) + 2
-    return per_label * labels + (LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES if extra_blank else 0)
+    return (2 * 4 + 2) * labels + _LOG_CYCLES * (2 * labels + extra_blank)
 
 
 def gradient_cycles(labels: int, *, extra_blank: bool) -> int:
     """Return one worker's cycles for one step that also computes the gradient."""
-    per_label = 2 * 3 + 2 * (LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES)
-    more = per_label * labels + (LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES if extra_blank else 0)
+    more = 2 * 3 * labels + _LOG_CYCLES * (2 * labels + extra_blank)
     return follow_cycles(labels, extra_blank=extra_blank) + more
 
 

@@ -21,7 +21,7 @@ from ipusim.compiler.tiles import (
     element_bytes,
 )
 from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles
-from ipusim.compiler.vertices.reduce import ReduceVertex, Region, TileReduction
+from ipusim.compiler.vertices.reduce import ReduceVertex, Region
 from ipusim.compiler.vertices.training import multi_slice_cycles, multi_update_add_cycles
 from ipusim.workload.graph import Gather
 
@@ -167,8 +167,9 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
         return
     outputs = ceil_div(partials, plan.index_split)
     arriving = outputs * plan.index_split * partial_size
-    reduction = TileReduction(ReduceVertex(m.tile, partial_dtype, partial_dtype), partial_dtype)
-    vertices = reduction.vertices([Region(outputs, 1, plan.index_split)], pieces=plan.index_split)
+    vertex = ReduceVertex(m.tile, partial_dtype, partial_dtype)
+    parts = Region(outputs, 1, plan.index_split)
+    vertices = vertex.tile_vertices([parts], partial_dtype, pieces=plan.index_split)
     name = "sum partial tables"
     with m.holding(partial_bytes):
         for stage in compute_sets(name, vertices, chip.workers, arriving):

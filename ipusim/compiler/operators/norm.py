@@ -100,15 +100,8 @@ def _statistics(m: Emitter, op: Norm, x: Placed) -> None:
         power = m.reduction("square_add", values, 1, out="float32")
         for pair in zip_longest(mean, power):
             m.run(together([stage for stage in pair if stage], m.chip))
-    _inverse_deviation(m, op.statistics, x.dtype)
-
-
-def _inverse_deviation(m: Emitter, statistics: int, dtype: str) -> None:
-    """From mean and mean square to the inverse standard deviation.
-
-    Source: poplin InverseStdDeviation: workers, 4 cycles per region and 5 per pair of floats.
-    """
-    share = m.share(Placed((statistics,), dtype))
+    # poplin InverseStdDeviation: workers, 4 cycles per region and 5 per pair of floats.
+    share = m.share(Placed((op.statistics,), x.dtype))
     pairs = ceil_div(ceil_div(share, m.chip.workers), 2)
     m.emit("inverse deviation", "poplin::InverseStdDeviation", m.chip.workers * (10 + 5 * pairs))
 

@@ -40,14 +40,6 @@ class Region(NamedTuple):
         return self.columns * self.rows
 
 
-def grain_size(tile: Tile, dtype: str, *, accumulates: bool) -> int:
-    """Return the elements of one operation, and the columns in which work is shared.
-
-    Accumulators are twice as wide as the data path (findGrainSizeForOp).
-    """
-    return tile.width(dtype) * (2 if accumulates else 1)
-
-
 @dataclass(frozen=True)
 class ReduceVertex:
     """A vertex that reduces values of one type to another: what its worker takes, in cycles.
@@ -67,8 +59,11 @@ class ReduceVertex:
 
     @cached_property
     def grain(self) -> int:
-        """Elements that one operation takes."""
-        return grain_size(self.tile, self.inputs, accumulates=self.accumulates)
+        """Elements that one operation takes, and the columns in which work is shared.
+
+        Accumulators are twice as wide as the data path (findGrainSizeForOp).
+        """
+        return self.path * (2 if self.accumulates else 1)
 
     @cached_property
     def stored(self) -> int:
@@ -150,6 +145,57 @@ class ReduceVertex:
         default = self.early_default if self.tile.version == "2020-01" else self.default
         return default(columns, pieces, ceil_div(rows, pieces))
 
+    def tile_vertices(
+        self,
+        regions: Sequence[Region],
+        partials: str,
+        *,
+        divide_columns: bool = True,
+        pieces: int = 1,
+    ) -> list[list[int]]:
+        """Return the vertices of a tile in their compute sets, each said by its worker's cycles.
+
+        Where several workers share the rows of an output, vertices of a second compute set combine
+        what they made, stored as `partials`. With `divide_columns` workers share columns first;
+        stages between tiles reduce each of the `pieces` as it is.
+        """
+        first, second = replace(self, output=partials), replace(self, inputs=partials)
+        workers = self.tile.workers
+        todo = _split_columns(regions, self.grain, workers) if divide_columns else list(regions)
+        stage1: list[int] = []
+        stage2: list[int] = []
+        remaining: list[Region] = []
+        share = max(1, workers // len(todo))
+        for region in todo:
+            columns, inner, outer = region
+            if inner == 1 or columns == 1:
+                remaining.append(region)
+            elif outer == 1:
+                # Workers share the outputs.
+                for outputs in split_sizes(columns, 1, share):
+                    stage1.append(self.region(Region(outputs, inner, 1)))
+            else:
+                # Even and odd partials first, as columns of their own; then each output's few.
+                for part in split_sizes(columns * inner, inner, share):
+                    stage1.append(first.region(Region(part, 1, outer)))
+                    stage2.append(second.continuous(part // inner, inner))
+        free = max(0, workers - len(stage1))
+        splits = [1] * len(remaining)
+        if remaining and len(remaining) < free:
+            splits = _row_splits(remaining, self.stored * (2 if self.accumulates else 1), free)
+        for region, parts in zip(remaining, splits, strict=True):
+            if parts == 1:
+                stage1.append(self.region(region, pieces))
+                continue
+            columns = region.columns
+            contiguous = region.inner > 1 or columns == 1
+            for rows in split_sizes(region.rows, self.path if columns == 1 else 1, parts):
+                part = Region(columns, rows, 1) if contiguous else Region(columns, 1, rows)
+                stage1.append(first.region(part, min(pieces, rows)))
+            combined = Region(1, parts, 1) if columns == 1 else Region(columns, 1, parts)
+            stage2.append(second.region(combined))
+        return [stage1, stage2] if stage2 else [stage1]
+
 
 def _remainder_bits(width: int, columns: int) -> list[int]:
     """Return the powers of two that make up what is left of `columns` after whole vectors."""
@@ -213,71 +259,3 @@ def _row_splits(regions: Sequence[Region], width: int, workers: int) -> list[int
         costs[slowest] = after
         splits[slowest] += 1
     return splits if max(costs) < unsplit else [1] * len(regions)
-
-
-@dataclass(frozen=True)
-class TileReduction:
-    """How a tile reduces what it holds: with one vertex, or with two compute sets.
-
-    Where several workers share the rows of an output, vertices of the second set combine what they
-    made, stored as `partials`.
-    """
-
-    whole: ReduceVertex
-    partials: str
-
-    @cached_property
-    def first(self) -> ReduceVertex:
-        """The vertex that makes partials."""
-        return replace(self.whole, output=self.partials)
-
-    @cached_property
-    def second(self) -> ReduceVertex:
-        """The vertex that combines them."""
-        return replace(self.whole, inputs=self.partials)
-
-    def vertices(
-        self, regions: Sequence[Region], *, divide_columns: bool = True, pieces: int = 1
-    ) -> list[list[int]]:
-        """Return the vertices of each compute set, said by the cycles of their workers.
-
-        With `divide_columns` workers share columns first; stages between tiles reduce each of the
-        `pieces` as it is.
-        """
-        whole, first, second = self.whole, self.first, self.second
-        workers = whole.tile.workers
-        todo = _split_columns(regions, whole.grain, workers) if divide_columns else list(regions)
-        stage1: list[int] = []
-        stage2: list[int] = []
-        remaining: list[Region] = []
-        share = max(1, workers // len(todo))
-        for region in todo:
-            columns, inner, outer = region
-            if inner == 1 or columns == 1:
-                remaining.append(region)
-            elif outer == 1:
-                # Workers share the outputs.
-                for outputs in split_sizes(columns, 1, share):
-                    stage1.append(whole.region(Region(outputs, inner, 1)))
-            else:
-                # Even and odd partials first, as columns of their own; then each output's few.
-                for part in split_sizes(columns * inner, inner, share):
-                    stage1.append(first.region(Region(part, 1, outer)))
-                    stage2.append(second.continuous(part // inner, inner))
-        free = max(0, workers - len(stage1))
-        splits = [1] * len(remaining)
-        if remaining and len(remaining) < free:
-            width = grain_size(whole.tile, whole.output, accumulates=whole.accumulates)
-            splits = _row_splits(remaining, width, free)
-        for region, parts in zip(remaining, splits, strict=True):
-            if parts == 1:
-                stage1.append(whole.region(region, pieces))
-                continue
-            columns = region.columns
-            contiguous = region.inner > 1 or columns == 1
-            for rows in split_sizes(region.rows, whole.path if columns == 1 else 1, parts):
-                part = Region(columns, rows, 1) if contiguous else Region(columns, 1, rows)
-                stage1.append(first.region(part, min(pieces, rows)))
-            combined = Region(1, parts, 1) if columns == 1 else Region(columns, 1, parts)
-            stage2.append(second.region(combined))
-        return [stage1, stage2] if stage2 else [stage1]

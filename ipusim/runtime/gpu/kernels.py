@@ -5,7 +5,7 @@ convolutions as their forward product and the two gradients, everything else as 
 Sizes are of one GPU's batch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -147,18 +147,22 @@ class _Counter:
                 # started by the library inside the convolution, so the host does not see it
                 yield Kernel(op=op.name, phase=phase, bytes=conversion, count=0)
 
+    def products(
+        self, op: Op, shapes: Iterable[tuple[str, int, int, int]], groups: int = 1
+    ) -> Iterator[Kernel]:
+        """Yield products of (m, k) by (k, n), each given by its phase, m, n and k."""
+        for phase, m, n, k in shapes:
+            moved = self.size * groups * (m * k + k * n + m * n)
+            yield Kernel(op=op.name, phase=phase, bytes=moved, m=m, n=n, k=k, groups=groups)
+
     def matmul(self, op: Op, params: MatMul) -> Iterator[Kernel]:
         m, k, n, groups = params.m, params.k, params.n, params.groups
-        moved = self.size * groups * (m * k + k * n + m * n)
         if params.weights_operand:
             yield from self.cast(op, groups * k * n)
         shapes = [("forward", m, n, k)]
         if self.training:
             shapes += [("backward", m, k, n), ("backward", k, n, m)]
-        for phase, rows, columns, depth in shapes:
-            yield Kernel(
-                op=op.name, phase=phase, bytes=moved, m=rows, n=columns, k=depth, groups=groups
-            )
+        yield from self.products(op, shapes, groups)
 
     def recurrent(self, op: Op, params: Recurrent) -> Iterator[Kernel]:
         """Yield the products of a recurrent layer.
@@ -177,11 +181,9 @@ class _Counter:
                 ("backward", params.hidden, columns, rows),
             ]
             stepwise.append(("backward", params.batch, params.hidden, columns))
-        for times, shapes in ((1, whole), (params.steps, stepwise)):
-            for phase, m, n, k in shapes:
-                moved = self.size * (m * k + k * n + m * n)
-                for _ in range(times):
-                    yield Kernel(op=op.name, phase=phase, bytes=moved, m=m, n=n, k=k)
+        yield from self.products(op, whole)
+        for shape in stepwise:
+            yield from self.products(op, [shape] * params.steps)
 
     def joined(self, op: Op) -> int:
         """Return the elements that need not be read where it is fused with what comes before."""
@@ -215,10 +217,8 @@ class _Counter:
                 backward = 3 * out
             elif params.function not in ("add", "sub"):
                 backward = out + 2 * self.elements(*self.computed(op))
-        if joined:
-            forward -= 2 * joined
-            backward -= 2 * joined
-        yield from self.passes(op, forward, backward, (0, 0) if joined else (1, 1))
+        moved = (forward - 2 * joined, backward - 2 * joined)
+        yield from self.passes(op, *moved, (0, 0) if joined else (1, 1))
 
     def norm(self, op: Op, params: Norm) -> Iterator[Kernel]:
         size = params.elements

@@ -168,6 +168,13 @@ class Partitioned:
         owners = self.owners.items()
         return tuple(tuple(name for name, ipu in owners if ipu == one) for one in range(self.ipus))
 
+    def updates(self, update: Compiled) -> tuple[Program, ...]:
+        """Return the part of a weight update that each chip runs."""
+        parts: list[list[LoweredOp]] = [[] for _ in range(self.ipus)]
+        for op, low in zip(update.graph.ops, update.program.ops, strict=True):
+            parts[self.owners[op.source]].append(low)
+        return tuple(Program(tuple(part)) for part in parts)
+
     def measured(
         self, resident_bytes: int = 0, updates: Sequence[Program | None] = ()
     ) -> tuple[Stage, ...]:
@@ -267,14 +274,6 @@ def by_chip(stage_ipus: Sequence[int], works: Sequence[Work]) -> tuple[Work, ...
     for ipu, work in zip(stage_ipus, works, strict=True):
         load[ipu] += work
     return tuple(load)
-
-
-def updates_by_chip(update: Compiled, owner: Mapping[str, int], count: int) -> tuple[Program, ...]:
-    """Return the weight update of each chip."""
-    parts: list[list[LoweredOp]] = [[] for _ in range(count)]
-    for op, low in zip(update.graph.ops, update.program.ops, strict=True):
-        parts[owner[op.source]].append(low)
-    return tuple(Program(tuple(part)) for part in parts)
 
 
 def part_of(

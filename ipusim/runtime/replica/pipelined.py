@@ -18,7 +18,6 @@ from ipusim.runtime.replica.partition import (
     by_chip,
     measured_once,
     partition,
-    updates_by_chip,
 )
 from ipusim.runtime.replica.schedule import (
     Order,
@@ -138,7 +137,7 @@ def _cut(
     splits, stage_ipus, schedule, framework = placed
     in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
     cut = partition(compiled, splits, stage_ipus, in_flight)
-    updates = updates_by_chip(compiled.update, cut.owners, cut.ipus)
+    updates = cut.updates(compiled.update)
     update_s = max(part.cycles for part in updates) / compiled.chip.clock_hz
     return cut, update_s, measured_once(cut.measured, resident_bytes, updates)
 

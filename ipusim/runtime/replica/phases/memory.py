@@ -76,19 +76,13 @@ def _with_preload(
     beside = max(0, kept_bytes + loaded - _done_bytes(plan, number))
     point = memory.LivePoint(
         op=f"loads of phase {following}",
+        tiles=measured.tiles,
         activation_bytes=ceil_div(beside, measured.tiles),
         temp_bytes=0,
         interleaved_bytes=0,
         chip_bytes=beside,
     )
-    most = max(other.activation_bytes + other.temp_bytes for other in measured.points)
-    fuller = point.activation_bytes > most
-    return replace(
-        measured,
-        points=(*measured.points, point),
-        peak_op=point.op if fuller else measured.peak_op,
-        peak_tiles=measured.tiles if fuller else measured.peak_tiles,
-    )
+    return replace(measured, points=(*measured.points, point))
 
 
 def _done_bytes(plan: PhasePlan, number: int) -> int:

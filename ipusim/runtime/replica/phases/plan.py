@@ -10,7 +10,7 @@ from ipusim.compiler.tiles import ceil_div
 from ipusim.errors import ConfigError
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import LIVENESS, RunConfig
-from ipusim.runtime.replica.partition import Partitioned, partition, updates_by_chip
+from ipusim.runtime.replica.partition import Partitioned, partition
 from ipusim.runtime.replica.phases.streams import (
     ADJACENT,
     Held,
@@ -176,7 +176,6 @@ def _streamed(held: Held, graph: Graph, config: RunConfig) -> Held:
 def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> UpdateShares:
     """Share the weight update out: a parameter belongs to the first phase that reads it."""
     graph = update.graph
-    owners = cut.owners
     stage_of: dict[str, int] = {}
     for op in cut.graph.ops:
         for name in op.inputs:
@@ -194,5 +193,5 @@ def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> Upda
         number_of={name: backward[stage_of[name]] for name in cycles},
         cycles=cycles,
         state_bytes={name: sum(states.get(name, {}).values()) for name in cycles},
-        programs=updates_by_chip(update, owners, cut.ipus),
+        programs=cut.updates(update),
     )
