@@ -112,13 +112,13 @@ class Runs(NamedTuple):
         """Whether all sit together."""
         return self.length >= self.elements
 
-    def dealt(self, grain: int, workers: int, least: int) -> list[list[int]]:
+    def dealt(self, grain: int, workers: int) -> list[list[int]]:
         """Return the lengths of the pieces of runs that each worker gets.
 
-        Workers share the elements of all runs as `split_sizes` has it.
+        Workers share the elements of all runs as `split_sizes` has it, two grains at least.
         """
         begin, pieces = 0, []
-        for size in split_sizes(self.elements, grain, workers, least):
+        for size in split_sizes(self.elements, grain, workers, 2 * grain):
             end = begin + size
             next_run = (begin // self.length + 1) * self.length
             edges = [begin, *range(next_run, end, self.length), end]

@@ -32,11 +32,6 @@ class Chip(Sourced, file="hardware/chips", word="chip"):
     float8_conv_units: int = constant(
         "units", "Those by float8 inputs with half partials, 0 if none.", zero=True
     )
-    conv_unit_pipeline_depth: int = constant("stages", "Stages of a conv unit.")
-    conv_unit_load_bytes_per_cycle: int = constant(
-        "B/cycle",
-        "Weight load rate with 128-bit loads; 64-bit loads (the default of poplibs) reach half.",
-    )
     data_path_bytes: int = constant("B", "Width of one load, store or vector operation.")
     memory_bytes_per_cycle: int = constant(
         "B/cycle", "Two loads and one store of `data_path_bytes` each."
@@ -46,11 +41,7 @@ class Chip(Sourced, file="hardware/chips", word="chip"):
     tiles_per_exchange_bus: int = constant(
         "tiles", "Neighbours that share a bus and can take one stream at double width."
     )
-    max_sync_delay_cycles: int = constant("cycles", "Largest delay of a sync within the chip.")
     global_sync_cycles: int = constant("cycles", "Largest delay of a sync that crosses chips.")
-    supervisor_launch_cycles: int = constant(
-        "cycles", "Cost of starting one vertex from the supervisor."
-    )
     ipu_links: int = constant("links", "IPU-Links of the chip.")
 
     def conv_units(self, dtype: str, partials: str) -> int:

@@ -31,7 +31,6 @@ class Gpu(Sourced, file="hardware/gpus", word="GPU"):
     tensor_efficiency: float = constant("ratio")
     fp32_efficiency: float = constant("ratio")
     l2_bytes_per_cycle: int = constant("B/cycle")
-    memory_bytes: int = constant("B")
     memory_bytes_per_s: float = constant("B/s")
     memory_efficiency: float = constant("ratio")
     all_reduce_bytes_per_s: float = constant("B/s")

@@ -115,7 +115,7 @@ class PowerConstants(Sourced, file="hardware/power", word="chip"):
     A chip that waits draws ``static_w_per_ipu``, everything else on the card or in the machine
     ``card_w``. The energy of a FLOP of the conv units, of float16 or float32 operands, includes
     their delivery; a byte is one read from or written to tile memory, or received over the on-chip
-    exchange. A host server draws ``host_w``, outside every card measurement.
+    exchange.
     """
 
     chip: str
@@ -125,7 +125,6 @@ class PowerConstants(Sourced, file="hardware/power", word="chip"):
     amp_float_pj_per_flop: float = constant("pJ/FLOP")
     sram_pj_per_byte: float = constant("pJ/B")
     exchange_pj_per_byte: float = constant("pJ/B")
-    host_w: float = constant("W")
 
     def energy(
         self, *, half_flops: float, float_flops: float, sram_bytes: float, exchange_bytes: float

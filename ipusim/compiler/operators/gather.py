@@ -6,10 +6,6 @@ to be spread evenly over the table, as the planner takes them; IPUModel instead 
 as if one worker of each tile found it (``hottest`` 1).
 """
 
-from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
-
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.gather_plan import INDEX_BYTES, EmbeddingPlan, plan_embedding
 from ipusim.compiler.reduction import compute_sets
@@ -32,25 +28,6 @@ _REARRANGED_FROM_SPLIT = 4
 """From this many parts of the rows on, gradients are first brought into the plan's layout."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table of rows of some width, how its lookups and updates are split, and where indices fall.
-
-    The share `hottest` of the indices falls on one row; the rest is spread evenly.
-    """
-
-    plan: EmbeddingPlan
-    rows: int
-    width: int
-    dtype: str
-    hottest: Fraction = Fraction(0)
-
-    def hits(self, looked_at: int, part: int) -> int:
-        """Return how many indices fall into the `part` of the rows that is hit most."""
-        same = min(looked_at, ceil(looked_at * self.hottest))
-        return min(looked_at, same + ceil_div((looked_at - same) * part, self.rows))
-
-
 @lowers(Gather)
 def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
     """Lower lookups or updates; their planner and vertices changed between SDK 2.0 and 2.4."""
@@ -62,36 +39,39 @@ def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
         goal="memory" if early else "cycles",
         updates=m.task.changes_table,
     )
-    hottest = Fraction(op.hottest, op.indices)
-    table = Table(plan=plan, rows=op.rows, width=op.width, dtype=m.dtype, hottest=hottest)
     if early:
         m.take_codelets(CODELET_VERSIONS[0])
     if op.function == "lookup":
         # Tables that an operation computes lie as that operation left them.
         if not early and not inputs[0].layout.free:
-            bring_into_place(m, table)
-        look_up(m, table)
+            bring_into_place(m, plan, m.dtype)
+        look_up(m, op, plan, m.dtype)
     else:
         # A sum starts from zeros, laid out as planned; rows are written where they are stored.
-        add_rows(m, table, wide=early, zero_first=op.function == "add")
+        add_rows(m, op, plan, m.dtype, wide=early, zero_first=op.function == "add")
     return SPREAD
 
 
-def bring_into_place(m: Emitter, table: Table) -> None:
+def hits(op: Gather, looked_at: int, part: int) -> int:
+    """Return how many of the indices looked at fall into the `part` of the rows hit most."""
+    same = ceil_div(looked_at * op.hottest, op.indices)
+    return min(looked_at, same + ceil_div((looked_at - same) * part, op.rows))
+
+
+def bring_into_place(m: Emitter, plan: EmbeddingPlan, dtype: str) -> None:
     """Copy a table from where an operation left it (multiSlice, regroupBaseTensor)."""
-    plan = table.plan
     own = ceil_div(plan.groups * plan.rows * plan.width, plan.index_split)
-    own *= element_bytes(table.dtype)
+    own *= element_bytes(dtype)
     m.fetch("bring table into place", own, cycles=copy_cycles(own, m.chip))
 
 
-def look_up(m: Emitter, table: Table) -> None:
+def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     """Copy the rows that each tile holds.
 
     Where the table's rows are split, a second step picks the one candidate that is right. Split
     indices need the table on several tiles.
     """
-    plan, dtype, workers = table.plan, table.dtype, m.chip.workers
+    workers = m.chip.workers
     row_bytes = plan.width * element_bytes(dtype)
     table_bytes = plan.rows * row_bytes
     received = temporary = plan.indices * INDEX_BYTES
@@ -107,7 +87,7 @@ def look_up(m: Emitter, table: Table) -> None:
     m.emit(
         "gather",
         "popops::MultiSlice",
-        sliced(per_worker, table.hits(per_worker, plan.rows)),
+        sliced(per_worker, hits(op, per_worker, plan.rows)),
         exchange=plan.groups * received,
         temp=plan.groups * (temporary + candidates),
     )
@@ -125,15 +105,23 @@ def look_up(m: Emitter, table: Table) -> None:
     )
 
 
-def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool = True) -> None:
+def add_rows(
+    m: Emitter,
+    op: Gather,
+    plan: EmbeddingPlan,
+    dtype: str,
+    *,
+    wide: bool = False,
+    zero_first: bool = True,
+) -> None:
     """Add rows into a table, gradients or messages of neighbours.
 
     Every tile looks at all its indices and adds the rows that fall into its part of the table.
     Split indices fill partial tables of zeros, which are summed and added; up to sdk/poplar/2.0.0
     these are always `wide`, float32. The table itself may be a fresh tensor of zeros.
     """
-    plan, dtype, chip = table.plan, table.dtype, m.chip
-    stored = Placed((plan.group_split * plan.groups * table.rows * table.width,), dtype)
+    chip = m.chip
+    stored = Placed((plan.group_split * plan.groups * op.rows * op.width,), dtype)
     if zero_first:
         m.fill(stored)
     several = plan.index_split > 1
@@ -153,8 +141,7 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
     received = plan.groups * plan.indices * (INDEX_BYTES + plan.width * partial_size)
     # The early vertex runs on one worker; later ones divide the rows of the table.
     own_rows = plan.rows if m.tile.version == "2020-01" else ceil_div(plan.rows, chip.workers)
-    found = table.hits(plan.indices, own_rows)
-    work = plan.indices, found, plan.width, partial_dtype
+    work = plan.indices, hits(op, plan.indices, own_rows), plan.width, partial_dtype
     cycles = multi_update_add_cycles(m.tile, *work)
     m.emit(
         "add rows",

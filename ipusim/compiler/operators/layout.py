@@ -19,7 +19,9 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
     if op.function in ("dynamic_slice", "dynamic_update"):
         return _counted(m, op, before)
     if op.function == "carry":
-        _aside(m)
+        # What a round of a loop made is copied within its tiles, before it moves to the next round.
+        kept = m.tile_bytes(m.made)
+        m.copy("set aside", temp=kept, cycles=copy_cycles(kept, m.chip))
     grouping = 1 if op.function == "transpose" else before.grouping
     moved = Placed((op.elements,), m.made.dtype, TensorLayout(grouping=grouping))
     m.rearrange(moved, before.grouping)
@@ -35,9 +37,3 @@ def _counted(m: Lowering, op: Layout, before: TensorLayout) -> TensorLayout:
     share = m.share(Placed((op.elements,), m.made.dtype, before))
     m.slice(op.function, share, m.dtype, write=op.function == "dynamic_update")
     return before._replace(mapping="")
-
-
-def _aside(m: Lowering) -> None:
-    """Copy what a round of a loop made within its tiles, before it is moved to the next round."""
-    moved = m.tile_bytes(m.made)
-    m.copy("set aside", temp=moved, cycles=copy_cycles(moved, m.chip))

@@ -47,7 +47,11 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
         pooled = Placed((op.batch * op.channels * prod(op.out_field),), dtype)
         m.binary("mul", pooled, "scale gradient by window", exchanged=True)
         if whole_field:
-            _broadcast_gradient(m, op, dtype)
+            # One gradient per channel is copied to the whole field it was averaged over.
+            field = Placed((op.batch * op.channels * prod(op.field),), dtype)
+            values = min(op.batch * op.channels, m.share(field)) * element_bytes(dtype)
+            copied = copy_cycles(m.tile_bytes(field), m.chip)
+            m.copy("broadcast gradient", values, cycles=copied)
             return grouping
     result = _pool(m, PoolPass(op, dtype, grouping, m.codelets.library), acts)
     if average and op.padded and not op.include_padding and not op.backward:
@@ -89,14 +93,3 @@ def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
     name = f"{op.kind} pool" + (" gradient" if op.backward else "")
     m.emit(name, f"popnn::{kind}", cycles, exchange=received, temp=received, copy=copied)
     return plan.channel_grouping
-
-
-def _broadcast_gradient(m: Emitter, op: Pool, dtype: str) -> None:
-    """Copy one gradient per channel to the whole field it was averaged over."""
-    field = Placed((op.batch * op.channels * prod(op.field),), dtype)
-    values = min(op.batch * op.channels, m.share(field))
-    m.copy(
-        "broadcast gradient",
-        values * element_bytes(dtype),
-        cycles=copy_cycles(m.tile_bytes(field), m.chip),
-    )

@@ -145,7 +145,7 @@ def _gru_reset_after(cell: Cell, op: Recurrent) -> None:
     columns = op.gates * op.hidden
     cell.product(_stored(op.batch, op.features, columns))
     cell.units(_stored(op.batch, op.hidden, columns))
-    cell.receive("units to states", 2 * op.gates)
+    cell.receive(2 * op.gates)
     cell.combine("add biases", "add", 2 * op.gates, in_place=True, elsewhere=True)
     if op.training:
         cell.keep("keep candidate product")

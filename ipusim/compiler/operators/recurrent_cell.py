@@ -142,7 +142,7 @@ class Cell:
         The functions, with the number of gates of each, share one compute set.
         """
         gates = sum(count for _, count in functions)
-        self.receive("units to states", gates)
+        self.receive(gates)
         self.combine("add biases", "add", gates, in_place=True, elsewhere=True)
         cycles = sum(
             self._regions("UnaryOp2DInPlace", function, count)
@@ -161,9 +161,9 @@ class Cell:
         """Read one step of a sequence of `states` tensors per step, or write one."""
         self.m.slice(name, states * layout.per_tile, self.dtype)
 
-    def receive(self, name: str, states: int) -> None:
+    def receive(self, states: int) -> None:
         """Bring what a product computed to the tiles of the states."""
-        self.m.fetch(name, self.bytes(self.state, states))
+        self.m.fetch("units to states", self.bytes(self.state, states))
 
     def keep(self, name: str, states: int = 1) -> None:
         """Copy states within their tiles."""

@@ -147,7 +147,7 @@ def scaled_add_runs_cycles(tile: Tile, runs: Runs, dtype: str) -> int:
         return scaled_add_cycles(tile, runs.elements, dtype)
     width, around = tile.width(dtype), 11 if tile.version == "2020-01" else 15
     slowest = 0
-    for pieces in runs.dealt(width, tile.workers, 2 * width):
+    for pieces in runs.dealt(width, tile.workers):
         cycles = 9
         for piece in pieces:
             vectors, remainder = divmod(piece, width)
@@ -192,7 +192,7 @@ def cast_runs_cycles(tile: Tile, runs: Runs, from_dtype: str, to_dtype: str) -> 
         return cast_cycles(tile, runs.elements, from_dtype, to_dtype)
     early, width = tile.version == "2020-01", tile.width("float32")
     slowest = 0
-    for pieces in runs.dealt(width, tile.workers, 2 * width):
+    for pieces in runs.dealt(width, tile.workers):
         cycles = 0 if early and len(pieces) == 1 else 5
         for piece in pieces:
             if early and len(pieces) > 1:

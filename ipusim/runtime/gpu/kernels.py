@@ -13,7 +13,7 @@ from ipusim.errors import DataError, WorkloadError, check_name, resolve_name
 from ipusim.machine.constants import Sourced
 from ipusim.machine.gpu import GPU_PRECISIONS
 from ipusim.workload.graph import Conv, Elementwise, Gather, Graph, Layout, MatMul, Norm, Softmax
-from ipusim.workload.operators.base import Attributes, Op, Tensor
+from ipusim.workload.operators.base import Attributes, Op
 from ipusim.workload.operators.recurrent import Recurrent
 
 GPU_MODES = ("training", "inference")
@@ -91,11 +91,8 @@ class _Counter:
         self.producers: Mapping[str, Op] = graph.producers()
         self.consumers = graph.consumers()
 
-    def tensor(self, name: str) -> Tensor:
-        return self.graph.tensors[name]
-
     def elements(self, *names: str) -> int:
-        return sum(self.tensor(name).elements for name in names)
+        return sum(self.graph.tensors[name].elements for name in names)
 
     def computed(self, op: Op) -> list[str]:
         """Return the inputs that another operator computes: those that have a gradient."""

@@ -7,7 +7,7 @@ import pytest
 from emitting import MK2, emitted
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.operators.gather import Table, add_rows, bring_into_place, look_up
+from ipusim.compiler.operators.gather import add_rows, bring_into_place, look_up
 from ipusim.compiler.operators.gather_plan import GOALS, EmbeddingPlan, plan_embedding
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Gather
@@ -18,14 +18,18 @@ def plan_of(rows, width, indices, *, goal, dtype="float16", updates=True, groups
     return plan_embedding(sizes, dtype, MK2, goal=goal, updates=updates)
 
 
+def table(rows, width, hottest):
+    """Lookups in a table, a share of whose indices falls on one row."""
+    indices = {"indices": hottest.denominator, "hottest": hottest.numerator}
+    return Gather(rows=rows, width=width, **indices)
+
+
 def gather_steps(plan, rows=1000, dtype="float16", hottest=Fraction(0)):
-    table = Table(plan=plan, rows=rows, width=1024, dtype=dtype, hottest=hottest)
-    return emitted(look_up, table)
+    return emitted(look_up, table(rows, 1024, hottest), plan, dtype)
 
 
 def update_add_steps(plan, rows=1000, width=1024, dtype="float16", hottest=Fraction(0), **options):
-    table = Table(plan=plan, rows=rows, width=width, dtype=dtype, hottest=hottest)
-    return emitted(add_rows, table, **options)
+    return emitted(add_rows, table(rows, width, hottest), plan, dtype, **options)
 
 
 WHOLE = EmbeddingPlan(width_split=64, row_split=1, index_split=1, width=16, rows=1000, indices=60)
@@ -149,6 +153,6 @@ def test_one_row_that_many_indices_hit_keeps_its_tile_busy():
 
 
 def test_a_computed_table_is_brought_into_place():
-    (moved,) = emitted(bring_into_place, Table(plan=WHOLE, rows=1000, width=1024, dtype="float16"))
+    (moved,) = emitted(bring_into_place, WHOLE, "float16")
     assert moved.exchange_bytes == 1000 * 16 * 2
     assert moved.copy_cycles == 1000 * 32 // MK2.memcpy_bytes_per_cycle
