@@ -43,7 +43,8 @@ class Folding:
         A `WorkloadError` says if onnx cannot compute them.
         """
         arrays = None
-        if self.computes(node) and _are_few(node, results):
+        named = zip(node.output, results or (), strict=False)
+        if self.computes(node) and all(is_kept(*result) for name, result in named if name):
             arrays = self._evaluated(node, results)
         elif node.op_type == "Constant" and node.given.get("value") is not None:
             # Of many values only zeros are known, as of those that the file stores.
@@ -133,8 +134,3 @@ class Folding:
         if value.root is None and value.array is not None and value.array.dtype.kind in "iub":
             return value.shape, value.array.tobytes()
         return value.root or name
-
-
-def _are_few(node: Node, results: Results | None) -> bool:
-    named = zip(node.output, results or (), strict=False)
-    return all(is_kept(*result) for name, result in named if name)

@@ -131,7 +131,7 @@ def _depth(p: Parts) -> tuple[int, int, int]:
         true, false = _listed(p, "nodes_truenodeids"), _listed(p, "nodes_falsenodeids")
         ids = list(zip(p.get("nodes_treeids"), p.get("nodes_nodeids"), strict=True))
         children = {
-            (tree, own): [] if mode in (b"LEAF", "LEAF") else [(tree, a), (tree, b)]
+            (tree, own): [] if mode == "LEAF" else [(tree, a), (tree, b)]
             for (tree, own), mode, a, b in zip(ids, p.get("nodes_modes"), true, false, strict=True)
         }
         roots = set(children) - {child for pair in children.values() for child in pair}

@@ -225,6 +225,8 @@ def decoded(attributes: Iterable[onnx.AttributeProto], known: dict[str, Any]) ->
                 found[attribute.name] = known[attribute.ref_attr_name]
             continue
         value = helper.get_attribute_value(attribute)
+        if attribute.type == attribute.STRINGS:
+            value = [text.decode(errors="replace") for text in value]
         found[attribute.name] = (
             value.decode(errors="replace") if isinstance(value, bytes) else value
         )

@@ -85,6 +85,8 @@ class OnnxContents:
     name: str
     source: str
     ir_version: int
+    opset: int
+    """Version of the standard operator set."""
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     inputs: tuple[DataInput, ...]
     initializers: dict[str, Stored]
@@ -102,12 +104,6 @@ class OnnxContents:
             prod(item.shape) < 2 or item.elem_type not in FLOATS
             for item in self.initializers.values()
         )
-
-    @property
-    def opset(self) -> int:
-        """Version of the standard operator set."""
-        found = [entry.version for entry in self.opsets if entry.domain in STANDARD_DOMAINS]
-        return found[0] if found else onnx.defs.onnx_opset_version()
 
     def error(self, what: str, advice: str = "export it again") -> WorkloadError:
         """Return the error that says what is wrong with the file, and what to do."""
@@ -128,7 +124,7 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
         path = Path(source)
         model, folder, name = _load(path), path.parent, path.stem
         label = f"the ONNX file {path.name!r}"
-    _check_model(model, label)
+    opset = _opset(model, label)
     initializers = {
         tensor.name: stored(tensor, label, folder) for tensor in model.graph.initializer
     }
@@ -137,6 +133,7 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
         name=name,
         source=label,
         ir_version=model.ir_version,
+        opset=opset,
         opsets=tuple(copy.deepcopy(entry) for entry in model.opset_import),
         inputs=tuple(
             _data_input(value, label, states)
@@ -178,7 +175,8 @@ def _load(path: Path) -> onnx.ModelProto:
         ) from error
 
 
-def _check_model(model: onnx.ModelProto, label: str) -> None:
+def _opset(model: onnx.ModelProto, label: str) -> int:
+    """Return the standard operator set of a model that can be read at all."""
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
     if not model.ir_version or not model.graph.node or not model.opset_import:
         raise file_error(
@@ -194,6 +192,7 @@ def _check_model(model: onnx.ModelProto, label: str) -> None:
         raise file_error(
             label, "stores sparse weights, which are not supported", "export them dense"
         )
+    return versions[0] if versions else onnx.defs.onnx_opset_version()
 
 
 def _check_type(elem_type: int, name: str, label: str) -> int:

@@ -197,14 +197,9 @@ def _grid_sample(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeP
     return _node(node, "GridSample", list(node.input), **own, mode=mode)
 
 
-def _roi_align(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
-    """RoiAlign had no mode of coordinates; "half_pixel" is newer."""
-    where = {"coordinate_transformation_mode": "output_half_pixel"}
-    return _node(node, "RoiAlign", list(node.input), **_given(node), **where)
-
-
-def _scatter(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
-    return _node(node, "ScatterElements", list(node.input), **_given(node))
+def _named(op_type: str, **more: object) -> Callable[..., list[onnx.NodeProto]]:
+    """Return what writes a node under another name, or with attributes that it had not."""
+    return lambda node, given: _node(node, op_type, list(node.input), **_given(node), **more)
 
 
 def _one_hot(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
@@ -269,8 +264,9 @@ _FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto]]]] = by_names(
         "Upsample": (11, _resize),
         "Resize": (11, _resize),
         "GridSample": (20, _grid_sample),
-        "RoiAlign": (16, _roi_align),
-        "Scatter": (11, _scatter),
+        # Its only mode of coordinates then; "half_pixel" is newer.
+        "RoiAlign": (16, _named("RoiAlign", coordinate_transformation_mode="output_half_pixel")),
+        "Scatter": (11, _named("ScatterElements")),
         # Those of 19 have the older ones as special cases.
         "QuantizeLinear DequantizeLinear": (19, _as_it_is),
         "OneHot": (inf, _one_hot),

@@ -584,10 +584,8 @@ REDUCTIONS = (
 
 RULES: dict[str, Rule] = by_names(
     {
-        UNARY: lambda c: c.shape(),
-        "Identity carry dynamic_update "
-        "Softmax LogSoftmax LRN InstanceNormalization GroupNormalization": lambda c: c.shape(),
-        "RMSNormalization Trilu ReverseSequence": lambda c: c.shape(),
+        f"{UNARY} Identity carry dynamic_update Softmax LogSoftmax LRN InstanceNormalization "
+        "GroupNormalization RMSNormalization Trilu ReverseSequence": lambda c: c.shape(),
         f"{TRUTHS} IsNaN IsInf": lambda c: [(c.repeated(), BOOL)],
         N_ARY: lambda c: [(c.repeated(), c.kind(c.node.op_type == "Where"))],
         "Cast CastLike": _cast,

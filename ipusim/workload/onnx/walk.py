@@ -26,7 +26,7 @@ from ipusim.workload.onnx.nodes import DEEPEST, Node, Scope, Unfolding, definiti
 from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.reader import INTEGERS
 from ipusim.workload.onnx.rebatch import Rebatch
-from ipusim.workload.onnx.recipes import BATCH_FIRST, Parts, Recipe
+from ipusim.workload.onnx.recipes import BATCH_FIRST, Parts
 from ipusim.workload.onnx.reference import reason
 from ipusim.workload.onnx.shapes import FLOAT, MISFITS, N_ARY, RULES, Call, Results
 
@@ -114,7 +114,8 @@ class Walk:
             return
         static = all(value.static for value in inputs)
         computed = static and self.constants.computes(node)
-        recipe = self._recipe(node)
+        first_batch = node.given.get("layout") == 1 and RECIPES.get((BATCH_FIRST, node.op_type))
+        recipe = first_batch or RECIPES.get((node.domain, node.op_type))
         if recipe is not None:
             if not (computed and self._evaluated(node)):
                 Parts(self, node).run(recipe)
@@ -129,10 +130,6 @@ class Walk:
                 # Without a handler it has to be constant: the rule says what it lacks for that.
                 Call(self.context, node).results()
             self._unknown(node, inputs)
-
-    def _recipe(self, node: Node) -> Recipe | None:
-        first_batch = node.given.get("layout") == 1 and RECIPES.get((BATCH_FIRST, node.op_type))
-        return first_batch or RECIPES.get((node.domain, node.op_type))
 
     def _defined(self, node: Node) -> bool:
         """Visit what onnx defines an operator by; return whether it does."""

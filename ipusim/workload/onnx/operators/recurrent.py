@@ -5,6 +5,7 @@ reset, hidden). The order changes no cost: poplibs runs any order at the same cy
 """
 
 from dataclasses import replace
+from itertools import cycle
 from math import prod
 
 import numpy as np
@@ -57,13 +58,8 @@ def recurrent(e: Emission) -> None:
 def _note(e: Emission) -> None:
     """Say what a poplibs layer computes otherwise than this one."""
     default = _DEFAULT_ACTIVATIONS[e.node.op_type]
-    named = [
-        name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-        for name in e.get("activations", default)
-    ]
-    usual = all(
-        name.lower() == default[index % len(default)].lower() for index, name in enumerate(named)
-    )
+    named = zip(e.get("activations", default), cycle(default))
+    usual = all(name.lower() == own.lower() for name, own in named)
     reasons = {
         f"activations other than {', '.join(default)} cost what these do": not usual,
         "clipping of gates is left out": bool(e.get("clip", 0)),
