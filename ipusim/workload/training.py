@@ -201,13 +201,11 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
         classes = prediction.shape[-1] if prediction.shape else 1
         rows = prediction.elements // classes
         targets = () if loss == "identity" else (f"{name}.target",)
-        for target in targets:  # numbers of classes, or values of the same shape
+        for target in targets:  # values of the same shape, or numbers of classes
             tensors[target] = replace(prediction, name=target, role="input")
             if loss in CLASS_LOSSES:
-                shape = prediction.shape[:-1]
-                tensors[target] = replace(
-                    tensors[target], shape=shape, dtype="int32", alias_of=None
-                )
+                numbers = {"shape": prediction.shape[:-1], "dtype": "int32", "alias_of": None}
+                tensors[target] = replace(tensors[target], **numbers)
         result, gradient = f"{name}.loss", f"{name}.loss_gradient"
         tensors[result] = Tensor(name=result, shape=(rows,), dtype="float32", role="output")
         tensors[gradient] = Tensor(name=gradient, shape=prediction.shape, dtype=prediction.dtype)

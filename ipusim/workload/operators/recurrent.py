@@ -16,7 +16,7 @@ _SAVED = {"lstm": 6, "gru": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrent(Attributes):
-    """One LSTM or GRU layer over ``steps`` steps of ``batch`` sequences, in one direction.
+    """One LSTM or GRU layer over ``steps`` steps of ``batch`` sequences, from either end.
 
     Inputs are (sequence, input weights, recurrent weights, bias) and, optionally, the initial
     output and the initial cell state; shapes (steps, batch, features), (features, gates * hidden),
@@ -31,8 +31,7 @@ class Recurrent(Attributes):
 
     ``reset_after`` is the form of GRU that multiplies by the reset gate after the product.
     ``input_product_first`` takes the products of all steps with the input weights in one go before
-    the loop instead of one in each step (poplibs' LSTM option ``preCalcWeights``). A ``reverse``
-    layer starts from the last step.
+    the loop instead of one in each step (poplibs' LSTM option ``preCalcWeights``).
     """
 
     VARIANT: ClassVar[str] = "kind"
@@ -45,7 +44,6 @@ class Recurrent(Attributes):
     features: int
     hidden: int
     sequence: bool = True
-    reverse: bool = False
     reset_after: bool = False
     input_product_first: bool = False
     training: bool = False

@@ -1,10 +1,9 @@
-"""ONNX recurrent operators: LSTM and GRU, in either direction or both.
+"""ONNX recurrent operators: LSTM and GRU, in either direction, at the same cost, or both.
 
 Gates lie in the order of the ONNX specification (LSTM: input, output, forget, cell; GRU: update,
 reset, hidden). The order changes no cost: poplibs runs any order at the same cycles.
 """
 
-from dataclasses import replace
 from itertools import cycle
 from math import prod
 
@@ -37,12 +36,11 @@ def recurrent(e: Emission) -> None:
     operands = _operands(e, params, directions)
     parts = []
     for index in range(directions):
-        reverse = e.get("direction", "forward") == "reverse" or index == 1
         own = [
             _part(e, name, f".{place}.{index}") if directions > 1 else name
             for place, name in enumerate(operands)
         ]
-        parts.append(_direction(e, replace(params, reverse=reverse), own, index, cell=wanted[2]))
+        parts.append(_direction(e, params, own, index, cell=wanted[2]))
     if wanted[0]:
         _side_by_side(e, 0, [results[0] for results in parts])
     if wanted[1] or not every:
