@@ -26,11 +26,12 @@ _RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 class Folding:
-    """Folds the constants of one import."""
+    """Folds the constants of one import; of some kinds of nodes the results are always known."""
 
     def __init__(self, context: ImportContext) -> None:
         self.context = context
         self._computed: dict[tuple, str] = {}
+        self.known = {"Constant": self._held, "Shape": self._sizes, "Size": self._sizes}
 
     def computes(self, node: Node) -> bool:
         """Whether the values of a node's results can be known: those of all its inputs are."""
@@ -46,9 +47,6 @@ class Folding:
         named = zip(node.output, results or (), strict=False)
         if self.computes(node) and all(is_kept(*result) for name, result in named if name):
             arrays = self._evaluated(node, results)
-        elif node.op_type == "Constant" and node.given.get("value") is not None:
-            # Of many values only zeros are known, as of those that the file stores.
-            arrays = [stored(node.given["value"], f"node {node.label!r}").array]
         if results is None:
             kind = helper.np_dtype_to_tensor_dtype
             results = [((), 0) if a is None else (a.shape, kind(a.dtype)) for a in arrays]
@@ -63,13 +61,34 @@ class Folding:
                 elem_type=kind,
                 static=True,
                 array=array,
-                learnable=learnt(shape, array) if self._is_weight(node) else learnable,
+                learnable=learnable,
                 root=self._root(node, name),
                 counted=any(given.counted for given in self._values(node)),
             )
             self.context.record(node, name, value)
 
-    def sizes(self, node: Node) -> None:
+    def _held(self, node: Node) -> None:
+        """Constant: what the file stores in it; in some files these are the weights."""
+        tensor = node.given.get("value")
+        for kind, dtype in (("int", np.int64), ("float", np.float32)):
+            numbers = node.given.get(f"value_{kind}s", node.given.get(f"value_{kind}"))
+            if numbers is not None:
+                tensor = numpy_helper.from_array(np.array(numbers, dtype))
+        if tensor is None:
+            raise node.error("holds no numbers")
+        name, own = node.output[0], stored(tensor, f"node {node.label!r}")
+        is_weight = self.context.contents.weights_are_constants and not node.scope.prefix
+        value = Value(
+            shape=own.shape,
+            elem_type=own.elem_type,
+            static=True,
+            array=own.array,
+            learnable=learnt(own.shape, own.array) if is_weight else None,
+            root=self._root(node, name),
+        )
+        self.context.record(node, name, value)
+
+    def _sizes(self, node: Node) -> None:
         """Shape and Size: known now, of constants and run-time values alike."""
         shape = self.context.shape(node.input[0])
         array = np.array(shape[node.given.get("start", 0) : node.given.get("end", len(shape))])
@@ -83,8 +102,6 @@ class Folding:
     def _evaluated(self, node: Node, results: Results | None) -> list[np.ndarray | None]:
         """Return the values of results, None for those without a name."""
         feed = {name: self.context.values[name].array for name in node.input if name}
-        if node.op_type == "Constant" and node.given.get("value") is not None:
-            return [numpy_helper.to_array(node.given["value"])]
         try:
             if node.op_type in _RESHAPED and results is not None:
                 return [feed[node.input[0]].reshape(results[0][0])]
@@ -97,11 +114,6 @@ class Folding:
         label = f"The {node.op_type} node {node.label!r}"
         found = evaluated(proto, self.context.opset, feed, label)
         return [None if item is None else np.asarray(item) for item in found]
-
-    def _is_weight(self, node: Node) -> bool:
-        """Whether a node is one of a file whose constants are its weights."""
-        constant = node.op_type == "Constant" and not node.scope.prefix
-        return constant and self.context.contents.weights_are_constants
 
     def _learnable(self, node: Node) -> bool | None:
         """Whether results are learnt: where weights are, not of masks and numbers alone."""

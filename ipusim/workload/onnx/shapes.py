@@ -459,19 +459,6 @@ def _range(c: Call) -> Shape:
     return (max(0, ceil((limit - start) / delta)),)
 
 
-def _constant(c: Call) -> Results:
-    value = c.get("value")
-    if value is not None:
-        if any(size < 0 for size in value.dims):
-            raise ValueError(f"shape {tuple(value.dims)}")
-        return [(tuple(value.dims), value.data_type)]
-    for name, kind in (("value_int", INT64), ("value_float", FLOAT)):
-        for plural in ("", "s"):
-            if c.get(name + plural) is not None:
-                return [((len(c.get(name + plural)),) if plural else (), kind)]
-    raise ValueError("no numbers")
-
-
 def _top_k(c: Call) -> Results:
     shape, axis = c.shape(), c.axis(-1)
     count = shape[axis] if c.unknown(1) else c.ints("k", 1)[0]
@@ -621,7 +608,6 @@ RULES: dict[str, Rule] = by_names(
         "Resize Upsample": _resize,
         "ConstantOfShape": _constant_of_shape,
         "Range": _range,
-        "Constant": _constant,
         "RandomNormal RandomUniform": lambda c: [(tuple(c.get("shape")), c.get("dtype", FLOAT))],
         "RandomNormalLike RandomUniformLike Bernoulli": lambda c: [
             (c.shape(), c.get("dtype", c.kind()))

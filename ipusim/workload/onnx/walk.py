@@ -109,8 +109,9 @@ class Walk:
             CONTROL[node.op_type](Parts(self, node))
             return
         inputs = [self.context.value(name, node) for name in node.input if name]
-        if node.op_type in ("Shape", "Size") and not node.domain:
-            self.constants.sizes(node)
+        knows = self.constants.known.get(node.op_type)
+        if knows and not node.domain:
+            knows(node)
             return
         static = all(value.static for value in inputs)
         computed = static and self.constants.computes(node)
