@@ -9,7 +9,7 @@ what it finds; pieces that nobody else reads then fall away.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from itertools import permutations, product
+from itertools import dropwhile, permutations, product
 from math import erf, prod
 from typing import NamedTuple
 
@@ -248,7 +248,7 @@ def _roots(pieces: Pieces, node: Node) -> list[str]:
 class Span(NamedTuple):
     """Pieces from a value to the last of them: what they make of a sample, the axes of a mean.
 
-    ``vectors`` are the samples that stand for constants along the last axis, by their names.
+    ``vectors`` are the samples that stand for constants along the last axes, by their names.
     """
 
     root: str
@@ -302,18 +302,17 @@ def _vectors_of(span: Span, form: Form) -> list[str] | None:
 
 
 def _replace_span(pieces: Pieces, form: Form, span: Span, vectors: list[str]) -> None:
-    """Replace pieces by the operator of a form; a norm takes in the gain and shift after it."""
+    """Replace pieces by the operator of a form."""
     if not form.vectors:
         pieces.replace(span.last, form.kind, [span.root], form.name)
         return
     x = pieces.source(span.root)
     axis = len(pieces.shape(x)) + span.axes[0]
-    operands, width = [x, *vectors], pieces.shape(x)[axis:]
-    last = _with_vectors(pieces, span.last, width, form.vectors[len(vectors) :], operands)
-    if form.kind == "LayerNormalization" and len(operands) == 1:
-        operands.append(f"{last.output[0]}.scale")
-        pieces.context.values[operands[1]] = Value(shape=width, elem_type=FLOAT, static=True)
-    pieces.replace(last, form.kind, operands, form.name, axis=axis)
+    if form.kind == "LayerNormalization" and not vectors:
+        vectors = [f"{span.last.output[0]}.scale"]
+        ones = Value(shape=pieces.shape(x)[axis:], elem_type=FLOAT, static=True)
+        pieces.context.values[vectors[0]] = ones
+    pieces.replace(span.last, form.kind, [x, *vectors], form.name, axis=axis)
 
 
 def _value(
@@ -344,11 +343,12 @@ def _value(
 
 
 def _sample_vector(pieces: Pieces, name: str, known: dict[str, np.ndarray]) -> np.ndarray | None:
-    """Return values that stand for a constant along the last axis of a root, others for each."""
-    root, shape = next(iter(known)), pieces.shape(name)
-    if not shape or prod(shape) != shape[-1] or shape[-1] != pieces.shape(root)[-1]:
+    """Return values that stand for a constant along the last axes of a root, others for each."""
+    root = next(iter(known))
+    wide = tuple(dropwhile(lambda size: size == 1, pieces.shape(name)))
+    if not wide or wide != pieces.shape(root)[1:][-len(wide) :]:
         return None
-    known[name] = _sample(0)[:3] + len(known)
+    known[name] = _sample(len(wide))[0] + len(known)
     return known[name]
 
 
@@ -358,20 +358,6 @@ def _apart(pieces: Pieces, last: Node, inside: list[Node]) -> bool:
     return not pieces.kept.intersection(names) and all(
         reader in inside for name in names for reader in pieces.readers.get(name, [])
     )
-
-
-def _with_vectors(
-    pieces: Pieces, last: Node, width: tuple[int, ...], kinds: tuple[str, ...], operands: list[str]
-) -> Node:
-    """Take in the gain and shift that follow a node; return the last node that was taken."""
-    for kind in kinds:
-        following = pieces.only(last.output[0], kind)
-        vector = _vector(pieces, following, last.output[0], width) if following else None
-        if vector is None:
-            break
-        operands.append(vector)
-        last = following
-    return last
 
 
 def _vector(pieces: Pieces, node: Node, output: str, width: tuple[int, ...]) -> str | None:
@@ -454,10 +440,15 @@ def group_norm(pieces: Pieces, node: Node) -> None:
     groups = pieces.shape(node.input[0])
     if pieces.shape(after.output[0]) != shape or len(groups) != 3 or groups[0] != shape[0]:
         return
-    operands = [x]
-    last = _with_vectors(pieces, after, shape[1:2], ("Mul", "Add"), operands)
-    if len(operands) == 3:
-        pieces.replace(last, "GroupNormalization", operands, "group norm", num_groups=groups[1])
+    operands, last = [x], after
+    for kind in ("Mul", "Add"):
+        following = pieces.only(last.output[0], kind)
+        vector = _vector(pieces, following, last.output[0], shape[1:2]) if following else None
+        if vector is None:
+            return
+        operands.append(vector)
+        last = following
+    pieces.replace(last, "GroupNormalization", operands, "group norm", num_groups=groups[1])
 
 
 def own_statistics(pieces: Pieces, node: Node) -> None:

@@ -152,6 +152,37 @@ def test_layer_norm_in_pieces(square, divide, scale):
     assert graph.parameters == 16 if "gamma" in scale[0] else 8
 
 
+def test_a_layer_norm_over_several_axes_has_a_gain_of_their_shape():
+    steps = [*CENTRE, "q = Mul d d", *SPREAD, "n = Div d s", "g = Mul n gamma", "y = Add g beta"]
+    several = [step.replace("axes:-1", "axes:-2,-1") for step in steps]
+    vectors = {"gamma": np.ones((4, 8), np.float32), "beta": np.ones((1, 4, 8), np.float32)}
+    graph, fused = _fused(_model(several, **vectors))
+    assert fused == {"layer norm": 1}
+    (norm,) = graph.ops
+    assert norm.inputs == ("x", "gamma", "beta") and norm.params.channels == 4 * 8
+
+
+@pytest.mark.parametrize("shift", [True, False])
+def test_a_group_norm_in_pieces_is_one_with_gain_and_shift(shift):
+    """As torch exports it before ONNX had the operator."""
+    steps = ["r = Reshape x grouped", "i = InstanceNormalization r ones zeros", "b = Reshape i own"]
+    steps += ["g = Mul b gamma", "s = Add g beta" if shift else "s = Relu g", "y = Relu s"]
+    model = _model(
+        steps,
+        (2, 8, 3, 4),
+        grouped=np.array([0, 4, -1]),
+        own=np.array([2, 8, 3, 4]),
+        ones=np.ones(4, np.float32),
+        zeros=np.zeros(4, np.float32),
+        gamma=np.ones((8, 1, 1), np.float32),
+        beta=np.ones((8, 1, 1), np.float32),
+    )
+    graph, fused = _fused(model)
+    assert fused == ({"group norm": 1} if shift else {})
+    norm = next(op for op in graph.ops if op.kind == "norm")
+    assert (norm.params.kind, norm.params.groups) == (("group", 4) if shift else ("instance", 4))
+
+
 GAIN_INSIDE = {
     "tensorflow": [
         *CENTRE,
