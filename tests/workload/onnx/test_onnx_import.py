@@ -666,6 +666,34 @@ def test_bad_models(model, message):
     assert "\n" not in str(caught.value)
 
 
+PLACES = np.zeros((2, 3), np.int64)
+MISFITS = {
+    "axis 3 of 2 dimensions": single("Gather", {"x": [4, 5]}, {"i": PLACES}, axis=3),
+    "element type 99": single("Cast", {"x": [2]}, to=99),
+    r"C of shape .5, 2, 4. is larger": single("Gemm", {"a": [2, 3]}, {"b": [3, 4], "c": [5, 2, 4]}),
+    r"stride .0, 1.": single("Conv", {"x": [1, 3, 8, 8]}, {"w": [4, 3, 3, 3]}, strides=[0, 1]),
+    "a window over 3 is larger": single("Conv", {"x": [1, 3, 2, 2]}, {"w": [4, 3, 3, 3]}),
+    "data and weights differ in rank": single("Conv", {"x": [1, 3, 8]}, {"w": [4, 3, 3, 3]}),
+    "data and weights do not fit": single("ConvTranspose", {"x": [1, 3, 8]}, {"w": [4, 3, 3]}),
+    "no target shape": single("Reshape", {"x": [2, 3]}),
+    "does not have the elements": single("Reshape", {"x": [2, 3]}, {"t": np.array([4, 2])}),
+    "axis 5": single("Flatten", {"x": [2, 3]}, axis=5),
+    "sizes beside the axis differ": single("Concat", {"a": [2, 3], "b": [4, 5]}, axis=0),
+    "1 parts of sizes": single("Split", {"x": [6, 2]}, {"s": np.array([2, 4])}, axis=1),
+    "ranks differ": single("GatherElements", {"x": [2, 3, 4]}, {"i": PLACES}),
+    "more indices than dimensions": single("GatherND", {"x": [3, 4]}, {"i": PLACES}),
+    "scalar data": single("ScatterElements", {"x": []}, {"i": PLACES, "u": [2, 3]}),
+    "6 channels, blocks of 2": single("DepthToSpace", {"x": [1, 6, 4, 4]}, blocksize=2),
+    "weights do not fit": single("LSTM", {"x": [5, 2, 8]}, {"w": [1, 16, 7], "r": [1, 16, 4]}),
+}
+
+
+@pytest.mark.parametrize("why", MISFITS)
+def test_nodes_that_do_not_fit_their_inputs_say_why(why):
+    with pytest.raises(WorkloadError, match=f"cannot take inputs of shapes .*{why}"):
+        from_onnx(MISFITS[why])
+
+
 @settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_bytes_never_escape_as_other_errors(tmp_path_factory, data):

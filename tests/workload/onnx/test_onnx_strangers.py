@@ -242,6 +242,35 @@ CASES = {
         ["n", 12, 9, 2],
         (9 * 24 * 24 + 12 * 18 * 16, (2, 12, 16)),
     ),
+    "words, places and segments": (
+        _node(
+            "EmbedLayerNormalization",
+            ["i", "s", "words", "places", "kinds", "g", "b"],
+            ["y", "mask", "sum"],
+        ),
+        {"words": [50, 16], "places": [32, 16], "kinds": [2, 16], "g": [16], "b": [16]},
+        {"i": ["n", 12], "s": ["n", 12]},
+        (0, (2, 12, 16)),
+    ),
+    "product of the rows of a batch, without a result": (
+        _node("Einsum", ["x", "w"], domain="", equation="...ti,ki"),
+        {"w": [5, 16]},
+        WORDS,
+        (12 * 16 * 5, (2, 5, 12)),
+    ),
+    "sum over a diagonal": (
+        _node("Einsum", ["x"], domain="", equation="bii->b"),
+        {},
+        ["n", 4, 4],
+        (0, (2,)),
+    ),
+    "long running sum": (
+        _node("CumSum", ["x", "axis"], domain=""),
+        {"axis": np.array(1)},
+        ["n", 5000],
+        (0, (2, 5000)),
+    ),
+    "tokens": (_node("Tokenizer", ["x"]), {}, ["n"], (0, (2, 32))),
     "complement": (_node("Erfc", ["x"], domain=""), {}, WORDS, (0, (2, 12, 16))),
 }
 
@@ -253,6 +282,29 @@ def test_fused_operators_of_onnxruntime(name):
     graph = from_onnx(make_model([node], inputs, ["y"], weights)).graph(2)
     assert macs is None or graph.macs == 2 * macs
     assert graph.tensors[graph.outputs[0]].shape == (result or (2, *inputs["x"][1:]))
+
+
+CHAINS = {
+    "Atanh": ["add", "sub", "div", "log", "mul"],
+    "Asinh": ["mul", "add", "sqrt", "add", "log"],
+    "Cosh": ["exp", "neg", "exp", "add", "mul"],
+    "Acos": ["tan"],
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_functions_are_chains_of_those_that_poplar_has(name):
+    graph = from_onnx(make_model([_node(name, ["x"], domain="")], {"x": WORDS}, ["y"])).graph()
+    assert [op.function for op in graph.ops] == CHAINS[name]
+
+
+def test_a_fused_convolution_with_channels_last_has_its_activation():
+    node = _node("NhwcFusedConv", ["x", "w", "b"], kernel_shape=[1, 1], activation="Relu")
+    graph = from_onnx(
+        make_model([node], {"x": IMAGE}, ["y"], {"w": [5, 1, 1, 4], "b": [5]})
+    ).graph()
+    kinds = [op.function or op.kind for op in graph.ops]
+    assert kinds == ["transpose", "conv", "bias_add", "relu", "transpose"]
 
 
 def test_experts_share_the_rows():
