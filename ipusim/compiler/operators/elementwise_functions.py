@@ -25,10 +25,8 @@ _LINES = read_records(Path(__file__).with_suffix(".csv"))
 COMPOSED: dict[str, tuple[str, ...]] = {
     line["function"]: tuple(line["series"].split()) for line in _LINES if line["series"]
 }
-"""Functions without a vertex of their own: the popops operations that compute them."""
-
-_EARLY: dict[str, tuple[str, ...]] = {"swish": ("sigmoid", "mul")}
-"""Series that stand for vertices which only later versions have."""
+"""Functions without a vertex of their own, at least in early versions: the popops operations that
+compute them. Comparisons, logic and selection are charged one compare per element."""
 
 EXPRESSIONS: dict[str, Expression] = {
     line["function"]: Expression(
@@ -41,14 +39,6 @@ EXPRESSIONS: dict[str, Expression] = {
 }
 """Gradients that popops::map computes in one generated vertex, as operators and inputs."""
 
-COMPARISONS = frozenset(
-    {
-        *("equal", "not_equal", "less", "less_or_equal", "greater", "greater_or_equal"),
-        *("and", "or", "xor", "not", "is_nan", "is_inf", "select"),
-    }
-)
-"""Comparisons, logic and selection; all are charged one compare per element."""
-
 RANDOM = frozenset({"dropout", "seeded_dropout"})
 """Functions that draw random numbers."""
 
@@ -56,7 +46,7 @@ RUNNING_MEANS = frozenset({"running_mean", "counted_running_mean"})
 """Functions that take gradients into their mean so far."""
 
 FALLBACK = "equal"
-"""Vertex that stands for comparisons, logic and selection: one compare per element."""
+"""Vertex that stands for those which only later versions have: one compare per element."""
 
 
 def gradient_functions(version: str) -> list[str]:
@@ -66,24 +56,21 @@ def gradient_functions(version: str) -> list[str]:
 
 def known_functions(version: str) -> list[str]:
     """Return every function name that can be lowered."""
-    names = {*COMPOSED, *EXPRESSIONS, *COMPARISONS, *RANDOM, "bias_add"}
-    names.update(unary_functions(version), binary_functions(version))
-    names.update(gradient_functions(version), _EARLY, tables.SYNONYMS)
-    return sorted(names)
+    names = {*COMPOSED, *EXPRESSIONS, *RANDOM, *tables.SYNONYMS, *gradient_functions(version)}
+    return sorted(names.union(unary_functions(version), binary_functions(version)))
 
 
 def vertices_of(function: str, version: str) -> tuple[str, ...]:
     """Return the functions with a vertex each that compute a function, in order.
 
-    A comparison, or a step that only a later version of the estimators has, becomes one compare.
+    A step that only a later version of the estimators has becomes one compare.
     """
     known = (*unary_functions(version), *binary_functions(version))
     canonical = canonical_function(function)
     if canonical in known:
         return (canonical,)
-    parts = COMPOSED.get(function) or _EARLY.get(canonical)
-    if parts:
-        return tuple(part if part in known else FALLBACK for part in parts)
-    if canonical in COMPARISONS or canonical in unary_functions(CODELET_VERSIONS[-1]):
+    if canonical in COMPOSED:
+        return tuple(part if part in known else FALLBACK for part in COMPOSED[canonical])
+    if canonical in unary_functions(CODELET_VERSIONS[-1]):
         return (FALLBACK,)
     raise unknown_name("elementwise function", function, known_functions(version))

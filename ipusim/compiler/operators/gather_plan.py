@@ -21,7 +21,6 @@ from ipusim.compiler.tiles import (
 )
 from ipusim.workload.graph import Gather
 
-GOALS = ("memory", "cycles")
 INDEX_BYTES = 4
 _MIN_INDICES_PER_TILE = 32
 _STORE_BYTES = 4

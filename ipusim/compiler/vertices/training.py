@@ -133,8 +133,7 @@ def multi_update_add_cycles(
     size = element_bytes(dtype)
     words = size == 4
     early = tile.version == "2020-01"
-    special = (words and row_elements in (2, 4)) or (not words and row_elements == 4)
-    special = special and not early
+    special = not early and row_elements in ((2, 4) if words else (4,))
     if early:
         cycles = 3 + (14 if words else 15)
     else:

@@ -10,22 +10,11 @@ Starts = tuple[int, ...]
 """Contiguous stages: the number of the first operator of each."""
 
 
-def _check_stages(stages: int, operators: int) -> None:
-    if stages < 1:
-        raise ConfigError(f"A pipeline of {stages} stages is impossible: use 1 or more.")
-    if stages > operators:
-        raise ConfigError(
-            f"A pipeline of {stages} stages needs {stages} operators, but the model has "
-            f"{operators}: use 1 to {operators}."
-        )
-
-
 def split_after(operators: Sequence[str], splits: Sequence[str]) -> Starts:
     """Cut a list of operators, in execution order, after those that end a stage.
 
     The last operator ends the last stage anyway and must not be named.
     """
-    _check_stages(len(splits) + 1, len(operators))
     position = {name: index for index, name in enumerate(operators)}
     starts = [0]
     for name in splits:
@@ -50,7 +39,11 @@ def balance(costs: Sequence[int], stages: int) -> Starts:
 
     Of the cuts that reach the least maximum: each stage as long as possible from the front.
     """
-    _check_stages(stages, len(costs))
+    if stages > len(costs):
+        raise ConfigError(
+            f"A pipeline of {stages} stages needs {stages} operators, but the model has "
+            f"{len(costs)}: use 1 to {len(costs)}."
+        )
     low, high = max(costs), sum(costs)
     while low < high:
         middle = (low + high) // 2

@@ -191,9 +191,8 @@ def test_the_rule_is_the_smallest_that_runs(stages, schedule, framework):
         (lambda: split_after(LAYERS, ["block2", "block1"]), "'block1' does not come after"),
         (lambda: split_after(LAYERS, ["block1", "block1"]), "'block1' does not come after"),
         (lambda: split_after(LAYERS, ["head"]), "'head' is the last operator"),
-        (lambda: split_after(LAYERS, ["stem"] * 5), "6 stages needs 6 operators"),
+        (lambda: split_after(LAYERS, ["stem"] * 5), "'stem' does not come after"),
         (lambda: balance([1, 2], 3), "the model has 2"),
-        (lambda: balance([1, 2], 0), "0 stages"),
     ],
 )
 def test_bad_input_gets_one_sentence(call, message):

@@ -96,10 +96,9 @@ class Phased:
         device = ("device", "compute", [work.at(costs) for work in self.compute])
         once = parts_s((device, *self.contributions), len(self.compute), overlapped=self.overlapped)
         parts = {name: self.passes * seconds for name, seconds in once.items() if seconds}
-        update = parts.pop(UPDATE, 0.0)
         for name, seconds in self.after_s.items():
             parts[name] = parts.get(name, 0.0) + seconds
-        update = parts.pop(UPDATE, update)
+        update = parts.pop(UPDATE, 0.0)
         return parts | (beside.parts_s(self.times, costs) if beside else {}) | {UPDATE: update}
 
 
