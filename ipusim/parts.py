@@ -113,17 +113,16 @@ class Parts:
         frame = pd.DataFrame([rows[place] for place in sorted(rows)])
         if self._file is not None:
             texts = {name: frame[name].map(_text) for name in frame if frame[name].dtype == object}
-            write_bytes(self._file, self._content(frame.assign(**texts)))
+            shown = frame.assign(**texts)
+            if self._file.suffix == ".csv":
+                write_text(self._file, shown.to_csv(index=False, lineterminator="\n"))
+            else:
+                write_bytes(self._file, shown.to_parquet(None, engine="pyarrow", index=False))
             shutil.rmtree(self._folder, ignore_errors=True)
         return frame
 
     def _part(self, name: int) -> Path:
         return self._folder / _PART.format(f"{name:06d}")
-
-    def _content(self, frame: pd.DataFrame) -> bytes:
-        if self._file.suffix == ".csv":
-            return frame.to_csv(index=False, lineterminator="\n").encode()
-        return frame.to_parquet(None, engine="pyarrow", index=False)
 
 
 def _path(file: Any) -> Path:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,11 @@ class Estimate:
         return f"{before}{_digits(scale * self.low80)} to {_digits(scale * self.high80)})"
 
 
+def _read(place: str, doc: str) -> Any:
+    """Return a property that is read off what lies inside a report."""
+    return property(attrgetter(place), doc=doc)
+
+
 @dataclass(frozen=True)
 class Report:
     """One simulated run.
@@ -85,50 +91,24 @@ class Report:
     asked: Mapping[str, Any] = field(default_factory=dict, repr=False)
     as_if_it_fits: bool = False
 
-    @property
-    def system(self) -> str:
-        """Name of the system."""
-        return self.config.system.name
-
-    @property
-    def chip(self) -> str:
-        """Name of its chip."""
-        return self.config.system.chip.name
-
-    @property
-    def stack(self) -> str:
-        """Name of the software stack."""
-        return self.config.stack.name
-
-    @property
-    def cycles_per_step(self) -> int:
-        """Cycles of the program of one micro-batch on one chip, without the host."""
-        return self.result.program.cycles
-
-    @property
-    def supersteps(self) -> int:
-        """Supersteps in a step."""
-        return self.result.program.supersteps
-
-    @property
-    def fits(self) -> bool:
-        """Whether every tile holds what it must."""
-        return self.result.memory.fits
-
-    @property
-    def peak_tile_bytes(self) -> int:
-        """Highest address in use on the fullest tile at the fullest moment; it decides the fit."""
-        return self.result.memory.peak_tile_bytes
-
-    @property
-    def used_tile_bytes(self) -> int:
-        """Bytes in use there, without the gap below the interleaved region of a tile."""
-        return self.result.memory.used_tile_bytes
-
-    @property
-    def tile_bytes(self) -> int:
-        """Memory of a tile in bytes."""
-        return self.result.memory.tile_bytes
+    system = _read("config.system.name", "Name of the system.")
+    chip = _read("config.system.chip.name", "Name of its chip.")
+    stack = _read("config.stack.name", "Name of the software stack.")
+    cycles_per_step = _read(
+        "result.program.cycles",
+        "Cycles of the program of one micro-batch on one chip, without the host.",
+    )
+    supersteps = _read("result.program.supersteps", "Supersteps in a step.")
+    fits = _read("result.memory.fits", "Whether every tile holds what it must.")
+    peak_tile_bytes = _read(
+        "result.memory.peak_tile_bytes",
+        "Highest address in use on the fullest tile at the fullest moment; it decides the fit.",
+    )
+    used_tile_bytes = _read(
+        "result.memory.used_tile_bytes",
+        "Bytes in use there, without the gap below the interleaved region of a tile.",
+    )
+    tile_bytes = _read("result.memory.tile_bytes", "Memory of a tile in bytes.")
 
     @cached_property
     def interval(self) -> Interval | None:

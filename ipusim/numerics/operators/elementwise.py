@@ -106,10 +106,6 @@ def _same_elements(applied: Applied) -> list[np.ndarray | None]:
     return [gradient, *[None] * (len(applied.inputs) - 1)]
 
 
-def _view_forward(node: Node, inputs: Arrays, _arithmetic: Arithmetic) -> list[np.ndarray]:
-    return [inputs[0].reshape(node.attributes["shape"])]
-
-
 def _transpose_backward(applied: Applied) -> list[np.ndarray | None]:
     rank = applied.inputs[0].ndim
     order = tuple(applied.node.attributes.get("perm", range(rank - 1, -1, -1)))
@@ -120,11 +116,6 @@ def _concat_backward(applied: Applied) -> list[np.ndarray | None]:
     axis = applied.node.attributes["axis"]
     ends = np.cumsum([array.shape[axis] for array in applied.inputs])[:-1]
     return [np.ascontiguousarray(p) for p in np.split(applied.gradients[0], ends, axis=axis)]
-
-
-def _copy_forward(_node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    """Cast within floating point: to the storage of activations, which all others have too."""
-    return [arithmetic.copy(inputs[0])]
 
 
 ELEMENTWISE = {
@@ -159,11 +150,18 @@ MOVES = {
     **dict.fromkeys(_ONWARD, Operator()),
     "Transpose": Operator(backward=_transpose_backward),
     "Concat": Operator(backward=_concat_backward),
-    "View": Operator(forward=_view_forward, backward=_same_elements),
+    "View": Operator(
+        forward=lambda node, inputs, _: [inputs[0].reshape(node.attributes["shape"])],
+        backward=_same_elements,
+    ),
 }
 """Operators that do no arithmetic, so that their results need no rounding."""
 
 CASTS = {
     "Cast": Operator(backward=_same_elements),
-    "Copy": Operator(forward=_copy_forward, backward=_same_elements),
+    # Within floating point: to the storage of activations, which all others have too.
+    "Copy": Operator(
+        forward=lambda _, inputs, arithmetic: [arithmetic.copy(inputs[0])],
+        backward=_same_elements,
+    ),
 }

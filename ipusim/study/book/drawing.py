@@ -182,14 +182,6 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
     getattr(axis, f"set_{side}label")(words(spec.get("label", ""), rows))
 
 
-def _points(axis: Axes, x: Any, y: Any, **look: Any) -> None:
-    axis.plot(x, y, **look | {"linestyle": "none"})
-
-
-def _error_bars(axis: Axes, x: Any, y: Any, low: Any, high: Any, **look: Any) -> None:
-    axis.errorbar(x, y, yerr=[y - low, high - y], **look)
-
-
 def _equal(
     axis: Axes, rows: pd.DataFrame, columns: Sequence[str], looks: Spec, ends: Any, within: Any
 ) -> None:
@@ -304,12 +296,14 @@ def _arrows(axis: Axes, x: Any, y: Any, end: Any) -> None:
 
 _MARKS: dict[str, Callable[..., object]] = {
     "line": Axes.plot,
-    "points": _points,
+    "points": lambda axis, x, y, **look: axis.plot(x, y, **look | {"linestyle": "none"}),
     "step": Axes.step,
     "upright": lambda axis, x, low, high, **look: axis.plot([x, x], [low, high], **look),
     "levels": lambda axis, start, end, y, **look: axis.plot([start, end], [y, y], **look),
     "area": Axes.fill_between,
-    "error_bars": _error_bars,
+    "error_bars": lambda axis, x, y, low, high, **look: axis.errorbar(
+        x, y, yerr=[y - low, high - y], **look
+    ),
     "ranges": Axes.hlines,
     "flat_bars": Axes.barh,
     "bars": Axes.bar,
