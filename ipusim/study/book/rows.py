@@ -15,7 +15,6 @@ from ipusim.study.verdicts.compare import RUN_COLUMNS
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT, VERDICTS, error_percent
 from ipusim.study.verdicts.summary import counted_rows
 
-_FILTERS = ("study", "family", "system", "mode", "metric", "verdict")
 NO_TEST, NOT_PREDICTED = "no test of their own", "not predicted"
 """Which values are not counted as hits or misses: restated or fitted ones, and those without."""
 _DETAILS = (
@@ -35,19 +34,8 @@ _DETAILS = (
 def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
     """Return the page of all rows; it takes filters as ``rows.html#family=bert&mode=training``."""
     frame = frame.assign(left_out=list(counted_rows(frame)["left_out"]))
-    return render(
-        "rows.html.j2",
-        ROWS,
-        studies,
-        title="Every published row beside its prediction",
-        intro="Error: predicted over published, minus one, of the calibrated tier, whose constants "
-        f"are fitted without the row's own model family. A hit is within {HIT_PERCENT:g} %, near "
-        f"within {NEAR_PERCENT:g} %, a miss above; a rate both as printed and by its time.",
-        source="verdicts.csv",
-        order="error",
-        tally=[*VERDICTS, NO_TEST, NOT_PREDICTED],
-        **_listing([_row(row) for row in frame.to_dict("records")], "rows", _FILTERS),
-    )
+    rows = [_row(row) for row in frame.to_dict("records")]
+    return _page("rows", ROWS, studies, rows, [*VERDICTS, NO_TEST, NOT_PREDICTED])
 
 
 def coverage_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
@@ -58,42 +46,38 @@ def coverage_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
     ]
     for row in rows:
         row["printed"] = row["printed"].replace(";", "; ")  # lists of identifiers
-        row["shown"] = {column["key"]: _text(row[column["key"]]) for column in _columns("coverage")}
+        row["shown"] = {name: _text(row[name]) for name in _titles("coverage")}
         row["details"] = [["row", row["row_id"]], ["page", row["where"]], ["note", row["note"]]]
         row["search"] = f"{row['name']} {row['row_id']}".lower()
         row["counted"] = row["answer"]
-    return render(
-        "rows.html.j2",
-        COVERAGE,
-        studies,
-        title="What was published, and where it is regenerated",
-        intro="Every table, figure and claim of the five documents: simulated, derived from the "
-        "machine or the network alone, a restatement of another row, put into the model (so no "
-        "test), or not tested for the reason given.",
-        source="coverage.csv",
-        order="study",
-        tally=[PREDICTED, DERIVED, RESTATED, TAKEN_OVER, OPEN],
-        **_listing(rows, "coverage", ("study", "kind", "answer", "verdict")),
-    )
+    answers = [PREDICTED, DERIVED, RESTATED, TAKEN_OVER, OPEN]
+    return _page("coverage", COVERAGE, studies, rows, answers)
 
 
-def _columns(page: str) -> list[dict[str, Any]]:
-    """Return the columns of a page in data/headings.toml."""
-    blank = {"number": False, "wide": False}
-    return [blank | column for column in read_tables(HEADINGS_FILE)["pages"][page]]
+def _spec(page: str) -> dict[str, Any]:
+    """Return what data/headings.toml says of a page: words, filters and columns."""
+    return read_tables(HEADINGS_FILE)["pages"][page]
 
 
-def _listing(rows: list[dict[str, Any]], page: str, by: Sequence[str]) -> dict[str, Any]:
-    """Return the rows, columns and filters of a page."""
-    titles = {column["key"]: column["title"] for column in _columns(page)}
-    return {
-        "rows": rows,
-        "columns": _columns(page),
-        "filters": [
-            (name, titles.get(name, name), sorted({row[name] for row in rows if row[name]}))
-            for name in by
-        ],
+def _titles(page: str) -> dict[str, str]:
+    return {column["key"]: column["title"] for column in _spec(page)["columns"]}
+
+
+def _page(
+    name: str, here: str, studies: Sequence[Study], rows: list[dict[str, Any]], tally: list[str]
+) -> str:
+    """Fill in a page of rows, which are counted by the kinds of `tally`."""
+    spec, titles, blank = _spec(name), _titles(name), {"number": False, "wide": False}
+    filters = [
+        (key, titles.get(key, key), sorted({row[key] for row in rows if row[key]}))
+        for key in spec["filters"]
+    ]
+    shown = {
+        "intro": spec["intro"].format(hit=HIT_PERCENT, near=NEAR_PERCENT),
+        "columns": [blank | column for column in spec["columns"]],
+        "filters": filters,
     }
+    return render("rows.html.j2", here, studies, **spec | shown, rows=rows, tally=tally)
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
@@ -116,8 +100,9 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
         "error": f"{error:+.1f}" if _is_known(error) else "",
         "metric": f"{row['metric']}, {row['unit']}",
     }
+    kept = _spec("rows")["filters"]
     details = [[key.replace("_", " "), _text(row[key])] for key in _DETAILS if _is_known(row[key])]
-    plain = {key: value for key, value in known.items() if key in _FILTERS or _is_known(value)}
+    plain = {key: value for key, value in known.items() if key in kept or _is_known(value)}
     search = f"{name} {row['row_id']}".lower()
     counted = NO_TEST if row["verdict"] and row["left_out"] else known["verdict"]
     return plain | {
