@@ -76,7 +76,7 @@ def python(verb: str, asked: Mapping[str, Any]) -> str:
 
 
 def verdict(report: Report) -> str:
-    """Return what a run comes to: what does not fit and what to do, or its rates."""
+    """What the run comes to, in a sentence: what does not fit and what to do, or the rates."""
     memory, config = report.result.memory, report.config
     if not memory.fits:
         most = ", ".join(
@@ -103,7 +103,7 @@ def verdict(report: Report) -> str:
 
 
 def advice(report: Report) -> tuple[str, ...]:
-    """Return what would help, by how much of a step it is about, largest first.
+    """What would help, computed from the numbers: the largest part of the step first.
 
     What is not worth `WORTH` of a step is left out. A gain is an estimate that leaves all else as
     it is, in particular the 80 % interval of the prediction.
@@ -200,7 +200,14 @@ def _chip(report: Report) -> Iterator[Finding]:
 
 
 def held(report: Report) -> pd.DataFrame:
-    """Return what lies on the fullest tile at the fullest moment, largest first."""
+    """Return what lies on the fullest tile at the fullest moment.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Largest first: what, category ("parameters", "code", "activation", "temporary"), bytes of a
+        tile and the tiles that hold it.
+    """
     import pandas as pd
 
     memory = report.result.memory

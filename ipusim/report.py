@@ -109,6 +109,9 @@ class Report:
         "Bytes in use there, without the gap below the interleaved region of a tile.",
     )
     tile_bytes = _read("result.memory.tile_bytes", "Memory of a tile in bytes.")
+    held = advice.held
+    verdict = cached_property(advice.verdict)
+    advice = property(advice.advice)
 
     @cached_property
     def interval(self) -> Interval | None:
@@ -375,11 +378,6 @@ class Report:
 
         return write(self, Path(path))
 
-    @property
-    def advice(self) -> tuple[str, ...]:
-        """What would help, computed from the numbers: the largest part of the step first."""
-        return advice.advice(self)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers under the stable keys of ``ipusim simulate --json``.
 
@@ -404,22 +402,6 @@ class Report:
             and {name: [one.low80, one.high80] for name, one in ends.items()},
             "verdict": self.verdict,
         }
-
-    @cached_property
-    def verdict(self) -> str:
-        """What the run comes to, in a sentence: what does not fit and what to do, or the rates."""
-        return advice.verdict(self)
-
-    def held(self) -> pd.DataFrame:
-        """Return what lies on the fullest tile at the fullest moment.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Largest first: what, category ("parameters", "code", "activation", "temporary"), bytes
-            of a tile and the tiles that hold it.
-        """
-        return advice.held(self)
 
     def summary(self) -> list[tuple[str, str]]:
         """Return the summary as (what, value) pairs."""
