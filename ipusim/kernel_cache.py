@@ -65,7 +65,7 @@ _LOCK = RLock()
 @cache
 def source_digest(sources: tuple[str, ...] = KERNEL_SOURCES) -> str:
     """Return a digest of modules and packages, by default those that kernels are made from."""
-    return _digest(Path(__file__).parent, sources, _SOURCES)
+    return files_digest(Path(__file__).parent, sources, _SOURCES)
 
 
 def state_digest(sources: tuple[str, ...] = PREDICTING_SOURCES) -> str:
@@ -75,10 +75,12 @@ def state_digest(sources: tuple[str, ...] = PREDICTING_SOURCES) -> str:
 
 @cache
 def _state_digest(sources: tuple[str, ...], data: Path) -> str:
-    return _digest(data, PREDICTING_DATA, ("",), source_digest(sources))
+    return files_digest(data, PREDICTING_DATA, ("",), source_digest(sources))
 
 
-def _digest(root: Path, names: tuple[str, ...], endings: tuple[str, ...], begin: str = "") -> str:
+def files_digest(
+    root: Path, names: tuple[str, ...], endings: tuple[str, ...], begin: str = ""
+) -> str:
     """Return a digest of files and of those that folders hold, all named relative to `root`."""
     digest = hashlib.sha256(begin.encode())
     for name in names:

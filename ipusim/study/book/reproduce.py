@@ -18,7 +18,7 @@ import ipusim
 from ipusim import files
 from ipusim.errors import IpuSimError, StudyError
 from ipusim.files import hold, write_bytes, write_text
-from ipusim.kernel_cache import source_digest
+from ipusim.kernel_cache import files_digest, source_digest
 from ipusim.study.book.catalogue import (
     OUTPUT_PARAMETER,
     Study,
@@ -56,11 +56,7 @@ def _digest(content: bytes) -> str:
 
 def _tree_digest() -> str:
     """Return a digest of the package's source and of the data it reads."""
-    digest, data = hashlib.sha256(source_digest(("",)).encode()), files.data_dir()
-    for path in sorted(path for suffix in _DATA_SUFFIXES for path in data.rglob(f"*{suffix}")):
-        digest.update(path.relative_to(data).as_posix().encode())
-        digest.update(_digest(path.read_bytes()).encode())
-    return digest.hexdigest()
+    return files_digest(files.data_dir(), ("",), _DATA_SUFFIXES, source_digest(("",)))
 
 
 def study_key(study: Study, parameters: Mapping[str, Any], tree: str = "") -> str:
@@ -68,8 +64,8 @@ def study_key(study: Study, parameters: Mapping[str, Any], tree: str = "") -> st
     cells = [
         [cell["cell_type"], "".join(cell["source"])] for cell in read_notebook(study.path)["cells"]
     ]
-    version = getattr(ipusim, "__version__", "")
-    content = json.dumps([cells, dict(parameters), version, tree or _tree_digest()], sort_keys=True)
+    told = [cells, dict(parameters), ipusim.__version__, tree or _tree_digest()]
+    content = json.dumps(told, sort_keys=True)
     return _digest(content.encode())
 
 
