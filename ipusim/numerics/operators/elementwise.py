@@ -63,13 +63,6 @@ def _slope(node: Node) -> np.float32:
     return _F(node.attributes.get("alpha", 0.01))
 
 
-def _leaky(node: Node, x: np.ndarray) -> np.ndarray:
-    slope = _slope(node)
-    if 0 <= slope <= 1:
-        return np.maximum(x, slope * x)
-    return np.where(x > 0, x, slope * x)
-
-
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     return _F(1) / (_F(1) + exponentials(-x))
 
@@ -120,7 +113,10 @@ def _concat_backward(applied: Applied) -> list[np.ndarray | None]:
 
 ELEMENTWISE = {
     "Relu": _unary(lambda _, x: np.maximum(x, _F(0)), lambda _, x, y: (x > 0).astype(_F)),
-    "LeakyRelu": _unary(_leaky, lambda node, x, y: np.where(x > 0, _F(1), _slope(node))),
+    "LeakyRelu": _unary(
+        lambda node, x: np.where(x > 0, x, _slope(node) * x),
+        lambda node, x, y: np.where(x > 0, _F(1), _slope(node)),
+    ),
     "Sigmoid": _unary(lambda _, x: _sigmoid(x), lambda _, x, y: y * (_F(1) - y)),
     "Swish": _unary(
         lambda node, x: x * _swish_share(node, x), lambda node, x, y: _swish_slope(node, x)
