@@ -353,11 +353,17 @@ def test_validate_with_a_damaged_record(capsys, validated, text):
 
 
 def test_a_near_that_becomes_a_hit_is_no_decline():
-    before = {("qwant", "calibrated"): {"rows": 6, "hit": 2, "near": 4}}
-    after = {("qwant", "calibrated"): {"rows": 6, "hit": 5, "near": 1}}
+    place = pd.MultiIndex.from_tuples([("qwant", "calibrated")])
+    before, after = (
+        pd.DataFrame({"rows": [6], "hit": [hit], "near": [6 - hit]}, place) for hit in (2, 5)
+    )
     assert validate.declines(after, before) == []
-    assert len(validate.declines(before, after)) == 1
-    assert len(validate.declines({}, before)) == 3
+    assert validate.declines(before, after) == ["qwant, calibrated: hits fell from 5 to 2."]
+    assert validate.declines(before[:0], before) == [
+        "qwant, calibrated: predicted rows fell from 6 to 0.",
+        "qwant, calibrated: hits fell from 2 to 0.",
+        "qwant, calibrated: hits and nears fell from 6 to 0.",
+    ]
 
 
 def test_warmup_compiles_kernels_and_plans_what_is_asked_for(capsys, api, monkeypatch):

@@ -15,9 +15,7 @@ EXPECTED_FILE = "validate.csv"
 GUARDED_TIERS = ("specification", "calibrated")
 """The roofline is a baseline: it may get worse without the simulator getting worse."""
 _KEYS, _COUNTS = ["study", "tier"], ["rows", "hit", "near"]
-
-Counts = dict[tuple[str, str], dict[str, int]]
-"""Rows, hits and near misses by study and tier."""
+_WORDS = {"rows": "predicted rows", "hit": "hits", "near": "hits and nears"}
 
 
 def expected_path() -> Path:
@@ -25,22 +23,19 @@ def expected_path() -> Path:
     return files.data_dir() / "expected" / EXPECTED_FILE
 
 
-def _counted(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.set_index(_KEYS)[_COUNTS].astype(int)
-
-
-def count_verdicts(frame: pd.DataFrame) -> Counts:
-    """Count rows, hits and near misses per study and tier."""
+def count_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Count rows, hits and near misses by study and tier."""
     summary = tier_summary(frame, by=("study",))
-    return _counted(summary[summary["tier"].isin(GUARDED_TIERS)]).to_dict("index")
+    guarded = summary[summary["tier"].isin(GUARDED_TIERS)]
+    return guarded.set_index(_KEYS)[_COUNTS].astype(int)
 
 
-def load_expected() -> Counts:
+def load_expected() -> pd.DataFrame:
     """Read the recorded counts, as `count_verdicts` gives them."""
     source = expected_path()
     try:
         recorded = pd.DataFrame(read_records(source, [*_KEYS, *_COUNTS]))
-        return _counted(recorded).to_dict("index")
+        return recorded.set_index(_KEYS)[_COUNTS].astype(int)
     except (DataError, ValueError) as error:
         raise DataError(
             f"{source.name} holds no counts ({error}): run 'ipusim validate --record'."
@@ -49,26 +44,20 @@ def load_expected() -> Counts:
 
 def record_expected(frame: pd.DataFrame) -> Path:
     """Write the present counts down as the ones that must not fall."""
-    counts = pd.DataFrame.from_dict(count_verdicts(frame), orient="index").sort_index()
-    return write_text(expected_path(), counts.to_csv(index_label=_KEYS, lineterminator="\n"))
+    counts = count_verdicts(frame).sort_index()
+    return write_text(expected_path(), counts.to_csv(lineterminator="\n"))
 
 
-def declines(present: Counts, expected: Counts) -> list[str]:
+def declines(present: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
     """Name every count that has fallen below its record; a near that became a hit is no decline."""
-    found = []
-    for (study, tier), before in expected.items():
-        now = present.get((study, tier), dict.fromkeys(_COUNTS, 0))
-        compared = {
-            "predicted rows": (now["rows"], before["rows"]),
-            "hits": (now["hit"], before["hit"]),
-            "hits and nears": (now["hit"] + now["near"], before["hit"] + before["near"]),
-        }
-        found += [
-            f"{study}, {tier}: {what} fell from {old} to {new}."
-            for what, (new, old) in compared.items()
-            if new < old
-        ]
-    return found
+    there = present.reindex(expected.index, fill_value=0)
+    was, now = (one.assign(near=one["hit"] + one["near"]) for one in (expected, there))
+    fell = (now < was).stack()
+    return [
+        f"{study}, {tier}: {_WORDS[name]} fell from {was.loc[(study, tier), name]} to "
+        f"{now.loc[(study, tier), name]}."
+        for study, tier, name in fell[fell].index
+    ]
 
 
 def validation_tables(frame: pd.DataFrame, *, rows: bool = False) -> list[Table]:
