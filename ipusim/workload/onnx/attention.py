@@ -1,6 +1,7 @@
 """Attention and what belongs to it: heads, caches, rotary positions, mixtures of experts."""
 
 import math
+from functools import partial
 from math import prod
 
 from ipusim.workload.onnx.recipes import VENDOR, Parts, Recipe, of_domain
@@ -73,24 +74,20 @@ def _attention(p: Parts) -> str:
     return _attend(p, q, k, v, mask=p.input(3), causal=bool(p.get("is_causal")))
 
 
-def _packed(mask: int, past: int) -> Recipe:
-    """Return the rule of Attention of com.microsoft: one product for q, k and v, then attention."""
-
-    def recipe(p: Parts) -> str:
-        heads = int(p.get("num_heads"))
-        product = p.sum(p("MatMul", p.input(0), p.floating(1)), p.input(2))
-        sizes = list(p.get("qkv_hidden_sizes") or [p.shape(product)[-1] // 3] * 3)
-        q, k, v = (_heads(p, x, heads) for x in p.split(product, 2, *sizes))
-        if p.has(past):
-            before = [p("Gather", p.input(past), i, axis=0) for i in range(2)]
-            k, v = (p("Concat", old, new, axis=2) for old, new in zip(before, (k, v), strict=True))
-        if p.out(1):
-            pair = [p("Unsqueeze", x, [0], axes=[0]) for x in (k, v)]
-            p("Concat", *pair, axis=0, out=p.out(1))
-        causal = bool(p.get("unidirectional"))
-        return _attend(p, q, k, v, mask=_vendor_mask(p, mask), causal=causal)
-
-    return recipe
+def _packed(p: Parts, mask: int, past: int) -> str:
+    """Attention of com.microsoft: one product for q, k and v, then attention."""
+    heads = int(p.get("num_heads"))
+    product = p.sum(p("MatMul", p.input(0), p.floating(1)), p.input(2))
+    sizes = list(p.get("qkv_hidden_sizes") or [p.shape(product)[-1] // 3] * 3)
+    q, k, v = (_heads(p, x, heads) for x in p.split(product, 2, *sizes))
+    if p.has(past):
+        before = [p("Gather", p.input(past), i, axis=0) for i in range(2)]
+        k, v = (p("Concat", old, new, axis=2) for old, new in zip(before, (k, v), strict=True))
+    if p.out(1):
+        pair = [p("Unsqueeze", x, [0], axes=[0]) for x in (k, v)]
+        p("Concat", *pair, axis=0, out=p.out(1))
+    causal = bool(p.get("unidirectional"))
+    return _attend(p, q, k, v, mask=_vendor_mask(p, mask), causal=causal)
 
 
 def _vendor_mask(p: Parts, place: int) -> str:
@@ -107,31 +104,27 @@ def _vendor_mask(p: Parts, place: int) -> str:
     return numeric
 
 
-def _multi_head(bias: int, mask: int, added: int, past: int) -> Recipe:
-    """Return the rule of (q, k, v) with a bias, a mask of keys, one of scores, and a past."""
-
-    def recipe(p: Parts) -> str:
-        heads = int(p.get("num_heads"))
-        names = [p.input(place) for place in range(3) if p.has(place)]
-        missing = 3 - len(names)
-        if missing:
-            # What is not given lies with the last input.
-            packed = p.transpose(names.pop(), 3, 0, 2, 1, 4)
-            names += [p("Gather", packed, i, axis=0) for i in range(missing + 1)]
-        q, k, v = names
-        if p.has(bias):
-            width = p.shape(p.input(bias))[0] // 3
-            parts = [p.slice(p.input(bias), 0, i * width, (i + 1) * width) for i in range(3)]
-            q, k, v = (
-                p("Add", x, part) if len(p.shape(x)) == 3 else x
-                for x, part in zip((q, k, v), parts, strict=True)
-            )
-        q, k, v = (_heads(p, x, heads) for x in (q, k, v))
-        k, v = _with_past(p, k, v, past)
-        masked = p.input(added) or _vendor_mask(p, mask)
-        return _attend(p, q, k, v, mask=masked, causal=bool(p.get("unidirectional")))
-
-    return recipe
+def _multi_head(p: Parts, bias: int, mask: int, added: int, past: int) -> str:
+    """Attention of (q, k, v) with a bias, a mask of keys, one of scores, and a past."""
+    heads = int(p.get("num_heads"))
+    names = [p.input(place) for place in range(3) if p.has(place)]
+    missing = 3 - len(names)
+    if missing:
+        # What is not given lies with the last input.
+        packed = p.transpose(names.pop(), 3, 0, 2, 1, 4)
+        names += [p("Gather", packed, i, axis=0) for i in range(missing + 1)]
+    q, k, v = names
+    if p.has(bias):
+        width = p.shape(p.input(bias))[0] // 3
+        parts = [p.slice(p.input(bias), 0, i * width, (i + 1) * width) for i in range(3)]
+        q, k, v = (
+            p("Add", x, part) if len(p.shape(x)) == 3 else x
+            for x, part in zip((q, k, v), parts, strict=True)
+        )
+    q, k, v = (_heads(p, x, heads) for x in (q, k, v))
+    k, v = _with_past(p, k, v, past)
+    masked = p.input(added) or _vendor_mask(p, mask)
+    return _attend(p, q, k, v, mask=masked, causal=bool(p.get("unidirectional")))
 
 
 def _grouped_query(p: Parts) -> str:
@@ -163,24 +156,20 @@ def _rotated(p: Parts, x: str, cosine: str, sine: str, dims: int = 0) -> str:
     return p("Concat", real, imaginary, *rest, axis=3)
 
 
-def _rotary(positions: int, cosine: int, sine: int) -> Recipe:
-    """Return the rule of a RotaryEmbedding with its operands at these places."""
-
-    def recipe(p: Parts) -> str:
-        shape = p.shape()
-        tables = [p.input(cosine), p.input(sine)]
-        dims = int(p.get("rotary_embedding_dim", 0) or 0)
-        heads = int(p.get("num_heads", 0) or 0)
-        data = p.input(0)
-        if len(shape) == 3:
-            heads = heads or shape[2] // (dims or 2 * p.shape(tables[0])[-1])
-            data = _heads(p, data, heads)
-        if p.has(positions) and len(p.shape(positions)) == 2:
-            tables = [p("Gather", table, p.input(positions), axis=0) for table in tables]
-        result = _rotated(p, data, *tables, dims=dims)
-        return result if len(shape) == 4 else p.reshape(p.transpose(result, 0, 2, 1, 3), *shape)
-
-    return recipe
+def _rotary(p: Parts, positions: int, cosine: int, sine: int) -> str:
+    """RotaryEmbedding with its operands at these places."""
+    shape = p.shape()
+    tables = [p.input(cosine), p.input(sine)]
+    dims = int(p.get("rotary_embedding_dim", 0) or 0)
+    heads = int(p.get("num_heads", 0) or 0)
+    data = p.input(0)
+    if len(shape) == 3:
+        heads = heads or shape[2] // (dims or 2 * p.shape(tables[0])[-1])
+        data = _heads(p, data, heads)
+    if p.has(positions) and len(p.shape(positions)) == 2:
+        tables = [p("Gather", table, p.input(positions), axis=0) for table in tables]
+    result = _rotated(p, data, *tables, dims=dims)
+    return result if len(shape) == 4 else p.reshape(p.transpose(result, 0, 2, 1, 3), *shape)
 
 
 def _experts(p: Parts) -> str:
@@ -212,16 +201,24 @@ def _experts(p: Parts) -> str:
 
 
 ATTENTION: dict[tuple[str, str], Recipe] = {
-    **of_domain("", {"Attention": _attention, "RotaryEmbedding": _rotary(3, 1, 2)}),
+    **of_domain(
+        "",
+        {
+            "Attention": _attention,
+            "RotaryEmbedding": partial(_rotary, positions=3, cosine=1, sine=2),
+        },
+    ),
     **of_domain(
         VENDOR,
         {
-            "Attention DecoderMaskedSelfAttention": _packed(3, 4),
-            "QAttention": _packed(5, 8),
-            "MultiHeadAttention": _multi_head(3, 4, 5, 6),
-            "DecoderMaskedMultiHeadAttention": _multi_head(10, 3, 4, 5),
+            "Attention DecoderMaskedSelfAttention": partial(_packed, mask=3, past=4),
+            "QAttention": partial(_packed, mask=5, past=8),
+            "MultiHeadAttention": partial(_multi_head, bias=3, mask=4, added=5, past=6),
+            "DecoderMaskedMultiHeadAttention": partial(
+                _multi_head, bias=10, mask=3, added=4, past=5
+            ),
             "GroupQueryAttention": _grouped_query,
-            "RotaryEmbedding": _rotary(1, 2, 3),
+            "RotaryEmbedding": partial(_rotary, positions=1, cosine=2, sine=3),
             "MoE": _experts,
         },
     ),

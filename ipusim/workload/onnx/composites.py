@@ -4,6 +4,7 @@ Each recipe visits the simpler nodes in turn and returns the result: shapes, con
 follow by themselves. What it leaves out or bounds from above is said in the notes of the import.
 """
 
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -53,7 +54,7 @@ def same_as(
         return _rectified(p, result, zero) if zero else result
 
     def recipe(p: Parts) -> str:
-        return (_channels_last(plain) if p.get("channels_last") else plain)(p)
+        return _channels_last(p, plain) if p.get("channels_last") else plain(p)
 
     return recipe
 
@@ -79,12 +80,9 @@ def _rectified(p: Parts, x: str, zero: int) -> str:
 # -- arithmetic ---------------------------------------------------------------------------
 
 
-def _hyperbolic(op_type: str) -> Recipe:
-    def recipe(p: Parts) -> str:
-        x = p.input(0)
-        return p("Mul", p(op_type, p("Exp", x), p("Exp", p("Neg", x))), 0.5)
-
-    return recipe
+def _hyperbolic(p: Parts, op_type: str) -> str:
+    x = p.input(0)
+    return p("Mul", p(op_type, p("Exp", x), p("Exp", p("Neg", x))), 0.5)
 
 
 def _inverse_hyperbolic(p: Parts) -> str:
@@ -250,17 +248,13 @@ def _halves_gelu(p: Parts) -> str:
     return p("Mul", left, p("Gelu", right))
 
 
-def _channels_last(recipe: Recipe) -> Recipe:
-    """Return the recipe of an operator whose channels are last: the usual one, turned and back."""
-
-    def turned(p: Parts) -> str:
-        kept = p.node.input[0]
-        p.node.input[0] = _channels_second(p, kept)
-        result = recipe(p)
-        p.node.input[0] = kept
-        return _channels_behind(p, result)
-
-    return turned
+def _channels_last(p: Parts, recipe: Recipe) -> str:
+    """An operator whose channels are last: the usual recipe, turned and back."""
+    kept = p.node.input[0]
+    p.node.input[0] = _channels_second(p, kept)
+    result = recipe(p)
+    p.node.input[0] = kept
+    return _channels_behind(p, result)
 
 
 def _channels_second(p: Parts, x: str) -> str:
@@ -339,16 +333,12 @@ def _fused_matmul(p: Parts) -> str:
     return product if alpha == 1.0 else p("Mul", product, alpha)
 
 
-def _fused(op_type: str) -> Recipe:
-    """Return the recipe of a product with an addition and an activation."""
-
-    def recipe(p: Parts) -> str:
-        kind = str(p.get("activation", ""))
-        inner = {k: v for k, v in p.node.given.items() if not k.startswith("activation")}
-        result = p.sum(p(op_type, *filter(None, p.node.input[:3]), **inner), p.input(3))
-        return p(kind, result) if kind else result
-
-    return recipe
+def _fused(p: Parts, op_type: str) -> str:
+    """A product with an addition and an activation."""
+    kind = str(p.get("activation", ""))
+    inner = {k: v for k, v in p.node.given.items() if not k.startswith("activation")}
+    result = p.sum(p(op_type, *filter(None, p.node.input[:3]), **inner), p.input(3))
+    return p(kind, result) if kind else result
 
 
 def _block_conv(p: Parts) -> str:
@@ -361,13 +351,13 @@ def _block_conv(p: Parts) -> str:
         p.node.given["group"] = channels
         vectors = (place for place in (1, 2) if p.has(place))
         p.node.input[1:3] = [p.slice(p.input(place), 0, 0, channels) for place in vectors]
-    return _fused("Conv")(p)
+    return _fused(p, "Conv")
 
 
 def _last_kernel(p: Parts) -> str:
     """NhwcConv: weights are (out, field, in)."""
     p.node.input[1] = _channels_second(p, p.input(1))
-    return _fused("Conv")(p)
+    return _fused(p, "Conv")
 
 
 def _into_blocks(p: Parts) -> str:
@@ -572,8 +562,8 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
     **of_domain(
         "",
         {
-            "Sinh": _hyperbolic("Sub"),
-            "Cosh": _hyperbolic("Add"),
+            "Sinh": partial(_hyperbolic, op_type="Sub"),
+            "Cosh": partial(_hyperbolic, op_type="Add"),
             "Asinh Acosh": _inverse_hyperbolic,
             "Atanh": _inverse_tangent,
             "Asin Acos Atan": _inverse_circular,
@@ -606,7 +596,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "SkipSimplifiedLayerNormalization SkipLayerNormalization": _skip_norm,
             "EmbedLayerNormalization": _embed_norm,
             "LayerNormalization": same_as("LayerNormalization"),
-            "GroupNorm SkipGroupNorm": _channels_last(_group_norm),
+            "GroupNorm SkipGroupNorm": partial(_channels_last, recipe=_group_norm),
             "Gelu": same_as("Gelu", 0),
             "BiasGelu FastGelu": lambda p: p("Gelu", p.sum(p.input(0), p.input(1))),
             "QuickGelu": _quick_gelu,
@@ -615,13 +605,13 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "BiasSoftmax": lambda p: p("Softmax", p.sum(p.input(0), p.input(1)), axis=-1),
             "BiasAdd BiasDropout": lambda p: p.sum(*(p.input(place) for place in range(3))),
             "FusedMatMul TransposeMatMul": _fused_matmul,
-            "FusedConv": _fused("Conv"),
-            "FusedGemm": _fused("Gemm"),
+            "FusedConv": partial(_fused, op_type="Conv"),
+            "FusedGemm": partial(_fused, op_type="Gemm"),
             "GemmFastGelu": lambda p: p(
                 "Gelu", p.sum(p("MatMul", p.input(0), p.input(1)), p.input(2))
             ),
-            "NhwcConv NhwcFusedConv": _channels_last(_last_kernel),
-            "NhwcMaxPool": _channels_last(same_as("MaxPool", 0)),
+            "NhwcConv NhwcFusedConv": partial(_channels_last, recipe=_last_kernel),
+            "NhwcMaxPool": partial(_channels_last, recipe=same_as("MaxPool", 0)),
             "MatMulNBits MatMulBnb4": _few_bits,
             "GatherBlockQuantized": _packed_lookup,
             "DynamicQuantizeLSTM": _quantised_lstm,
