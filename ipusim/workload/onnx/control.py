@@ -270,14 +270,6 @@ def _map(p: Parts) -> None:
         p.walk.sequences[output] = list(items)
 
 
-def _length(p: Parts) -> None:
-    p.context.constant(p.out(), np.array(len(_items(p)), np.int64))
-
-
-def _is_there(p: Parts) -> None:
-    p.context.constant(p.out(), np.array(p.has(0)))
-
-
 CONTROL: dict[str, Recipe] = by_names(
     {
         "If": _branch,
@@ -288,11 +280,11 @@ CONTROL: dict[str, Recipe] = by_names(
         "SequenceInsert": _insert,
         "SequenceErase": _erase,
         "SequenceAt": lambda p: _bind(p, p.out(), _items(p)[_place(p, 1) or 0]),
-        "SequenceLength": _length,
+        "SequenceLength": lambda p: p.context.constant(p.out(), np.array(len(_items(p)))),
         "SequenceMap": _map,
         "ConcatFromSequence": _whole,
         "Optional OptionalGetElement": lambda p: _bind(p, p.out(), p.node.input[0]),
-        "OptionalHasElement": _is_there,
+        "OptionalHasElement": lambda p: p.context.constant(p.out(), np.array(p.has(0))),
     }
 )
 """Recipes by operator, of standard ones alone."""

@@ -123,24 +123,20 @@ def _local_response(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
     return (x / scale ** given.get("beta", 0.75)).astype(x.dtype)
 
 
-def _norm(x: np.ndarray, order: float, axes: int | tuple[int, ...]) -> np.ndarray:
+def _norm(node: onnx.NodeProto, x: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
+    order = _given(node).get("p", 2)
     return (np.abs(x) ** order).sum(axes, keepdims=True) ** (1 / order)
 
 
 def _normalised(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
     """LpNormalization: divide by the norm along an axis, where that is not zero."""
-    norm = _norm(x, _given(node).get("p", 2), _given(node).get("axis", -1))
+    norm = _norm(node, x, _given(node).get("axis", -1))
     return (x / np.where(norm == 0, 1, norm)).astype(x.dtype)
-
-
-def _global_norm(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
-    """GlobalLpPool: the norm over the field."""
-    return _norm(x, _given(node).get("p", 2), tuple(range(2, x.ndim))).astype(x.dtype)
 
 
 _COMPUTED: dict[str, Callable[..., np.ndarray]] = {
     "GatherElements": _elements,
-    "GlobalLpPool": _global_norm,
+    "GlobalLpPool": lambda node, x: _norm(node, x, tuple(range(2, x.ndim))).astype(x.dtype),
     "LRN": _local_response,
     "LpNormalization": _normalised,
     "Mean": lambda node, *given: (sum(given[1:], given[0]) / len(given)).astype(given[0].dtype),

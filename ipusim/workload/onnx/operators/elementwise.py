@@ -132,11 +132,6 @@ def gather(e: Emission) -> None:
     e.emit(params, e.operand(0, weight=True), e.operand(1))
 
 
-def cast(e: Emission) -> None:
-    """Cast and CastLike."""
-    e.emit(Cast(), e.operand())
-
-
 def identity(e: Emission) -> None:
     """Identity, and Dropout at inference: a new name only, or a view if it leaves the graph."""
     if e.node.output[0] in e.context.contents.outputs:
@@ -153,7 +148,7 @@ LAYOUT_HANDLERS: dict[str, Handler] = by_names(
         "Concat Pad Tile DepthToSpace SpaceToDepth": move,
         "Transpose": transpose,
         "Gather": gather,
-        "Cast CastLike": cast,
+        "Cast CastLike": lambda e: e.emit(Cast(), e.operand()),
         "Identity Dropout": identity,
     }
 )

@@ -92,22 +92,11 @@ def _write(e: Emission, sizes: tuple[int, int, int], *, updates: int, indices: i
     e.emit(_rows("write", *sizes), *e.operands(0, updates, indices))
 
 
-def top_k(e: Emission) -> None:
-    """TopK: rows sorted whole, the indices with them, and cut."""
-    e.note("TopK sorts whole rows")
-    shape = e.shape()
-    _parts_of_sorted(e, max(1, shape[e.axis(-1)]))
-
-
-def unique(e: Emission) -> None:
-    """Unique: a sort; as many results as elements."""
-    e.note(LARGEST)
-    _parts_of_sorted(e, max(1, prod(e.shape())))
-
-
-def _parts_of_sorted(e: Emission, length: int) -> None:
-    """Let every result of a node be a part of its data, sorted in rows of a length."""
-    shape = e.shape()
+def sorted_parts(e: Emission) -> None:
+    """TopK and Unique: every result is a part of rows, or of all, that are sorted whole."""
+    shape, of_all = e.shape(), e.node.op_type == "Unique"
+    e.note(LARGEST if of_all else "TopK sorts whole rows")
+    length = max(1, prod(shape) if of_all else shape[e.axis(-1)])
     params = Sort(outer=max(1, prod(shape) // length), length=length)
     whole = e.step(".sort", params, e.operand(), shape=shape)
     for place, name in enumerate(e.node.output):
@@ -116,14 +105,10 @@ def _parts_of_sorted(e: Emission, length: int) -> None:
             e.put(name, view("slice", shape), whole, shape=shape, op=op, dtype=dtype)
 
 
-def bounded(e: Emission) -> None:
-    """NonZero and Compress: one move of everything; as many results as elements."""
-    e.note(LARGEST)
-    moved(e)
-
-
 def moved(e: Emission) -> None:
-    """Operators that put elements elsewhere: one move of all results."""
+    """Operators that put elements elsewhere: one move of all results, perhaps of all elements."""
+    if e.node.op_type in ("NonZero", "Compress"):
+        e.note(LARGEST)
     runtime = [x for x in e.node.input if x and not e.context.is_static(x)]
     e.layout(snake(e.node.op_type), e.operand((*runtime, e.node.input[0])[0]), moves=True)
 
@@ -262,9 +247,7 @@ INDEXED_HANDLERS: dict[str, Handler] = by_names(
         "ScatterND": scatter_nd,
         "ScatterElements Scatter": scatter_elements,
         "TensorScatter": tensor_scatter,
-        "TopK": top_k,
-        "Unique": unique,
-        "NonZero Compress": bounded,
+        "TopK Unique": sorted_parts,
         "NonMaxSuppression": suppression,
         # Trilu keeps or clears single elements; random ones are drawn like the mask of a dropout.
         "Trilu": one_pass("select"),
@@ -274,7 +257,8 @@ INDEXED_HANDLERS: dict[str, Handler] = by_names(
         "AffineGrid": affine_grid,
         "DeformConv": deform_conv,
         "Resize Upsample": resize,
-        "MaxUnpool Col2Im ReverseSequence carry dynamic_slice dynamic_update": moved,
+        "NonZero Compress MaxUnpool Col2Im ReverseSequence": moved,
+        "carry dynamic_slice dynamic_update": moved,
     }
 )
 """Handlers by operator."""

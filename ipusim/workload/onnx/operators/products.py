@@ -47,13 +47,8 @@ def gemm(e: Emission) -> None:
     e.emit(add, result, c, suffix=f".{function}")
 
 
-def matmul(e: Emission) -> None:
-    """MatMul of any ranks."""
-    e.emit(*_product(e))
-
-
 def _product(e: Emission) -> tuple[MatMul, str, str]:
-    """Return a product and its operands; a batch that only A has is folded into its rows."""
+    """Return a product of any ranks, and its operands; a batch of A alone joins the rows."""
     flips = [bool(e.get(flag, 0)) for flag in ("transA", "transB")]
     a_shape, b_shape = (
         (*shape[:-2], *shape[:-3:-1]) if flip else shape
@@ -214,11 +209,6 @@ def convolution(e: Emission) -> None:
     e.emit(add, product, bias, suffix=".bias_add")
 
 
-def pool(e: Emission) -> None:
-    """Pools, global ones too."""
-    e.emit(ATTRIBUTES[e.node.op_type](e), e.operand())
-
-
 def local_response_norm(e: Emission) -> None:
     """LRN over neighbouring channels: square, windowed sum, power, division.
 
@@ -247,13 +237,15 @@ def local_response_norm(e: Emission) -> None:
 COMPUTE_HANDLERS: dict[str, Handler] = by_names(
     {
         "Gemm": gemm,
-        "MatMul": matmul,
+        "MatMul": lambda e: e.emit(*_product(e)),
         " ".join(_NORMS): norm,
         "RMSNormalization": rms_norm,
         "Softmax LogSoftmax": softmax,
         REDUCTIONS: reduce,
         "Conv ConvTranspose": convolution,
-        "MaxPool AveragePool GlobalAveragePool GlobalMaxPool": pool,
+        "MaxPool AveragePool GlobalAveragePool GlobalMaxPool": lambda e: e.emit(
+            ATTRIBUTES[e.node.op_type](e), e.operand()
+        ),
         "LRN": local_response_norm,
     }
 )
