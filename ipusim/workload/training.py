@@ -347,14 +347,15 @@ def _recomputed(
     tape: Tape, forward: list[Op], backward: list[Op], crossing: Iterable[str]
 ) -> list[Op]:
     """Put before a backward segment the forward operators whose results it needs again."""
-    made = {name: op for op in forward for name in op.outputs if name not in crossing}
+    made = {name for op in forward for name in op.outputs if name not in crossing}
     wanted = {name for op in backward for name in op.inputs if name in made}
-    again: set[str] = set()
+    again: list[Op] = []
     for op in reversed(forward):
         if wanted.intersection(op.outputs):
-            again.add(op.name)
-            wanted.update(name for name in op.inputs if name in made)
-    clones = {name: f"{name}.again" for op in forward if op.name in again for name in op.outputs}
+            again.append(op)
+            wanted.update(made.intersection(op.inputs))
+    again.reverse()
+    clones = {name: f"{name}.again" for op in again for name in op.outputs}
     for name, clone in clones.items():
         tape.tensors[clone] = changed(tape.forward[name], name=clone)
     # What crosses a boundary was kept: the backward pass reads the kept tensor.
@@ -363,13 +364,11 @@ def _recomputed(
     def reads(op: Op) -> tuple[str, ...]:
         return tuple(renamed.get(name, name) for name in op.inputs)
 
-    second = []
-    for op in forward:
-        if op.name in again:
-            outputs = tuple(clones[name] for name in op.outputs)
-            made = {"inputs": reads(op), "outputs": outputs, "phase": "recompute"}
-            second.append(Op(name=f"{op.name}.again", params=op.params, source=op.name, **made))
-    return [*second, *(_reading(op, reads(op)) for op in backward)]
+    def second(op: Op) -> Op:
+        new = {"name": f"{op.name}.again", "phase": "recompute", "source": op.name}
+        return changed(op, inputs=reads(op), outputs=tuple(map(clones.get, op.outputs)), **new)
+
+    return [*map(second, again), *(_reading(op, reads(op)) for op in backward)]
 
 
 def _accumulate(

@@ -329,12 +329,9 @@ def _value(
         return None
     inside.append(node)
     names = node.input[:1] if node.op_type == "ReduceMean" else filter(None, node.input)
-    operands = []
-    for x in names:
-        operand = _value(pieces, x, known, inside)
-        if operand is None:
-            return None
-        operands.append(operand)
+    operands = [_value(pieces, x, known, inside) for x in names]
+    if any(operand is None for operand in operands):
+        return None
     if node.op_type == "ReduceMean":
         operands.append(_from_the_end(pieces, node))
     with np.errstate(all="ignore"):
