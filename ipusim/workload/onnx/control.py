@@ -40,7 +40,8 @@ def _body(p: Parts, attribute: str, prefix: str, *given: str) -> list[str]:
         name = f"{p.label}/{attribute}/{tensor.name}"
         p.context.keep(name, stored(tensor, p.context.contents.source))
         bound[tensor.name] = name
-    scope = p.node.scope.within(prefix, bound)
+    outside = p.node.scope
+    scope = replace(outside, prefix=prefix, names=outside.names | bound, results={})
     p.walk.body(graph.node, scope)
     return [scope.names.get(item.name, item.name) for item in graph.output]
 

@@ -59,7 +59,7 @@ class OfBatch:
 
     def at(self, batch: int) -> int:
         """Return the size at a batch."""
-        return _arithmetic(ast.parse(self.text, mode="eval").body, {self.name: batch})
+        return _computed(self.text, {self.name: batch})
 
 
 Size = int | str | OfBatch | None
@@ -266,17 +266,10 @@ def _size(size: Size, symbols: Mapping[str, int], batch: Collection[str] = ()) -
     """Return a size, a named one and sums and products of named ones computed if known."""
     if not isinstance(size, str) or size in symbols:
         return symbols.get(size, size) if isinstance(size, str) else size
-    names = _terms(size)
-    if not names or len(size) > _LONGEST_SUM:
-        return size
     if _is_sum_of(size, batch):
-        return OfBatch(size, names[0])
-    if not set(names) <= set(symbols):
-        return size
-    try:
-        return _arithmetic(ast.parse(size, mode="eval").body, symbols)
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
-        return size
+        return OfBatch(size, _terms(size)[0])
+    found = _computed(size, symbols)
+    return size if found is None else found
 
 
 def _is_sum_of(size: str, batch: Collection[str]) -> bool:
@@ -284,13 +277,21 @@ def _is_sum_of(size: str, batch: Collection[str]) -> bool:
     names = set(_terms(size))
     if len(names) != 1 or size in names or not names <= set(batch):
         return False
-    try:
-        return OfBatch(size, names.pop()).at(1) >= 0
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-        return False
+    found = _computed(size, dict.fromkeys(names, 1))
+    return found is not None and found >= 0
 
 
 _OPERATIONS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv, ast.Div: floordiv}
+
+
+def _computed(text: str, symbols: Mapping[str, int]) -> int | None:
+    """Return a sum or product of named sizes, None if it is none or a size is not known."""
+    if not _terms(text) or len(text) > _LONGEST_SUM:
+        return None
+    try:
+        return _arithmetic(ast.parse(text, mode="eval").body, symbols)
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
+        return None
 
 
 def _arithmetic(node: ast.AST, symbols: Mapping[str, int]) -> int:
@@ -329,13 +330,9 @@ def _refuse_free(inputs: Sequence[DataInput], shapes: dict[str, list[Size]], lab
         for size, guess in zip(shape, typical, strict=True):
             if isinstance(size, str) and size:
                 dims.update({name: dims.get(name, guess) for name in _terms(size) or [size]})
-    for item in inputs:
-        shape = shapes[item.name]
         if "" in shape:
-            whole[item.name] = [
-                _size(size, dims) if size else _typical(item.name, shape, axis)
-                for axis, size in enumerate(shape)
-            ]
+            pairs = zip(shape, typical, strict=True)
+            whole[item.name] = [_size(size, dims) if size else guess for size, guess in pairs]
     if not dims and not whole:
         return
     dims = dict(sorted(dims.items()))

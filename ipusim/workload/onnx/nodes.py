@@ -7,7 +7,7 @@ takes from outside are what they stand for there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import zip_longest
 from typing import Any
@@ -56,10 +56,6 @@ class Scope:
             given=decoded(proto.attribute, self.attributes),
             scope=self,
         )
-
-    def within(self, prefix: str, names: dict[str, str]) -> Scope:
-        """Return the scope of a branch or loop body, some names of which are bound."""
-        return replace(self, prefix=prefix, names={**self.names, **names}, results={})
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
