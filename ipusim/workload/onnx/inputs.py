@@ -130,7 +130,9 @@ def plan_inputs(
     }
     data = [_with_batch(item, axis) for item in inputs if item.name not in values]
     symbols = dict(given.dims)
-    _check_names("dimension", symbols, list(free_sizes(inputs)), label)
+    free = free_sizes(inputs)
+    parts = (name for size in free for name in _terms(size))
+    _check_names("dimension", symbols, list(dict.fromkeys((*free, *parts))), label)
     for name, size in symbols.items():
         _check_size(name, size)
     named, batch = _batch_symbols(data, axis)

@@ -28,15 +28,11 @@ def _shape(model, micro_batch=None):
         (["", 5], {}, (4, 5)),
         (["", ""], {"shapes": {"x": (1, 6)}}, (4, 6)),
         (["time", "batch", 8], {"dims": {"time": 3}}, (3, 4, 8)),
-        (["batch", "past + new"], {"dims": {"past": 2, "new": 3}}, None),
+        (["batch", "past + new"], {"dims": {"past": 2, "new": 3}}, (4, 5)),
     ],
 )
 def test_free_sizes_are_given_by_name_of_input_or_dimension(shape, given, expected):
     file = single("Relu", {"x": shape})
-    if expected is None:  # the names in a sum are no dimensions of their own here
-        with pytest.raises(WorkloadError, match="has no dimension 'past'"):
-            from_onnx(file, **given)
-        return
     assert _shape(from_onnx(file, **given), 4) == expected
 
 
@@ -369,3 +365,27 @@ def test_a_sum_of_the_batch_alone_is_the_batch():
     node = helper.make_node("Relu", ["x"], ["y"])
     graph = from_onnx(make_model([node], {"x": ["2*batch", 8]}, ["y"])).graph(4)
     assert graph.tensors["x"].shape == (4, 8)
+
+
+@pytest.mark.parametrize("size", ["seq ** 2", "seq +", "8 // (seq - 1)", "seq + other"])
+def test_a_size_that_no_known_sum_tells_stays_open(size):
+    model = make_model(
+        [helper.make_node("Relu", ["x"], ["y"])], {"x": ["batch", "seq", size]}, ["y"]
+    )
+    with pytest.raises(WorkloadError, match="leaves sizes open"):
+        from_onnx(model, dims={"seq": 1})
+
+
+def test_inputs_have_one_batch():
+    node = helper.make_node("Add", ["a", "b"], ["y"])
+    model = make_model([node], {"a": ["batch", 4], "b": ["batch", 4]}, ["y"])
+    with pytest.raises(WorkloadError, match=r"are given batches of \[2, 3\], which must be one"):
+        from_onnx(model, shapes={"a": (2, 4), "b": (3, 4)})
+
+
+def test_a_part_of_a_sum_is_given_as_the_message_says():
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = make_model([node], {"x": ["batch", "seq + other"]}, ["y"])
+    with pytest.raises(WorkloadError, match="--dim other=128 --dim seq=128"):
+        from_onnx(model)
+    assert _shape(from_onnx(model, dims={"seq": 128, "other": 128})) == (1, 256)
