@@ -302,7 +302,8 @@ class _Search:
         sizes = _spaced_divisors(self.batch)
         if self.base.mode == "training":
             return sizes
-        return [size for size in sizes if self.batch // size in self._replicas(1)]
+        replicas = self._counts("replicas", self.base.system.ipus)
+        return [size for size in sizes if self.batch // size in replicas]
 
     def _resizes(self) -> bool:
         """Whether the model has other batches than its own, which a file may fix."""
@@ -311,9 +312,10 @@ class _Search:
         except WorkloadError:
             return False
 
-    def _replicas(self, chips: int) -> list[int]:
-        given = self.given.get("replicas")
-        return [given] if given else _doubled(self.base.system.ipus // chips)
+    def _counts(self, name: str, most: int) -> list[int]:
+        """Return the replicas, or the chips of one, to try."""
+        given = self.given.get(name)
+        return [given] if given else _doubled(most)
 
     def _options(self, size: int, chips: int, **more: Any) -> Options:
         options = self.given | {"micro_batch": size, "replicas": 1, "ipus_per_replica": chips}
@@ -328,17 +330,13 @@ class _Search:
 
     def _held(self, size: int, chips: Sequence[int] = ()) -> Iterator[Options]:
         """Yield options with which a micro-batch fits, until nothing could be gained."""
-        for number in chips or self._chips():
+        for number in chips or self._counts("ipus_per_replica", self.base.system.ipus):
             for options in self._savings(size, number):
                 if self._fits(options):
                     yield options
                     if not self._saved(options):
                         return
                     break
-
-    def _chips(self) -> list[int]:
-        given = self.given.get("ipus_per_replica")
-        return [given] if given else _doubled(self.base.system.ipus)
 
     def _saved(self, options: Options) -> bool:
         """Whether something was given up to save memory on so many chips."""
@@ -384,22 +382,22 @@ class _Search:
             starts = balance(costs, options["ipus_per_replica"])
             yield options | {"pipeline_splits": [forward[start - 1] for start in starts[1:]]}
 
-    def _may_fit(self, config: RunConfig) -> bool:
-        """Whether the bytes that live at once, spread as well as can be, are there at all."""
-        least = _least_bytes(graph_job(self.model, config))
-        self.least = min(self.least, least)
-        return least <= config.ipus_per_replica * config.system.chip.sram_bytes
-
     def _simulated(self, options: Options) -> Report | None:
-        """Simulate a candidate; nothing where its options go together on no machine."""
+        """Simulate a candidate; nothing where its options go together on no machine.
+
+        Nor where the bytes that live at once, spread as well as can be, are not there at all.
+        """
         self.tried()
         try:
             config = make_config(**options)
-            if config.phased or self._may_fit(config):
-                return simulate(self.model, **options)
+            if not config.phased:
+                least = _least_bytes(graph_job(self.model, config))
+                self.least = min(self.least, least)
+                if least > config.ipus_per_replica * config.system.chip.sram_bytes:
+                    return None
+            return simulate(self.model, **options)
         except ConfigError:
-            pass
-        return None
+            return None
 
     def _fits(self, options: Options) -> bool:
         report = self.last = self._simulated(options)
@@ -412,7 +410,7 @@ class _Search:
     def _scaled(self, options: Options) -> Iterator[tuple[Report, Options]]:
         """Yield the same on one to all replicas that the system holds."""
         chips, size = options["ipus_per_replica"], options["micro_batch"]
-        for replicas in self._replicas(chips):
+        for replicas in self._counts("replicas", self.base.system.ipus // chips):
             scaled = options | {"replicas": replicas, **self.given}
             if self.batch is not None and self.batch % (size * replicas):
                 continue

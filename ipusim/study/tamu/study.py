@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from ipusim.errors import ConfigError
 from ipusim.study.assumptions import plain
 from ipusim.study.audit import tamu_work
 from ipusim.study.book.charts import panel
@@ -74,17 +73,11 @@ def times_frame(frame: pd.DataFrame) -> pd.DataFrame:
     return shown.assign(error_percent=errors_of(shown), verdict=verdicts)
 
 
-def first_epoch_frame(
-    frame: pd.DataFrame,
-    images: int = IMAGENET_IMAGES,
-) -> pd.DataFrame:
+def first_epoch_frame(frame: pd.DataFrame, images: int = IMAGENET_IMAGES) -> pd.DataFrame:
     """Predict the first-epoch column of Table 1 from the calibrated rates of the second epoch.
 
-    The published epochs differ by seconds that are predicted to be the compilation. A ConfigError
-    if the number of images is below 1.
+    The published epochs differ by seconds that are predicted to be the compilation.
     """
-    if images < 1:
-        raise ConfigError(f"An epoch of {images} images is impossible: give 1 or more.")
     table1 = load_rows(study=STUDY, table="Table 1")
     both = by_metric(table1, "throughput_epoch1", "throughput")
     rates = both["row_id"].str.removesuffix(".epoch1").map(frame.set_index("row_id")["calibrated"])
