@@ -8,6 +8,8 @@ import pytest
 import ipusim
 from ipusim import report_page
 from ipusim.errors import StudyError
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,21 @@ def test_advice_says_the_largest_part_first(report):
     assert any("host_dtype='uint8'" in text for text in report.advice)
     less = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=2, host_dtype="uint8")
     assert not any("host_dtype" in text for text in less.advice)
+
+
+def test_advice_knows_single_partials_and_large_results():
+    exact = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=2, partials="float")
+    half = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=2, partials="half")
+    assert any("partials='half'" in text for text in exact.advice)
+    assert not any("partials='half'" in text for text in half.advice)
+
+    def wide(micro_batch):
+        g = GraphBuilder("wide")
+        return g.finish(g.conv("conv", g.input("x", (micro_batch or 1, 1, 64, 64)), 64, 1))
+
+    large = ipusim.simulate(Model(name="wide", family="wide", build=wide), micro_batch=4)
+    assert any("return the argmax" in text for text in large.advice)
+    assert not any("return the argmax" in text for text in exact.advice)
 
 
 @pytest.mark.parametrize(
