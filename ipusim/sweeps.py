@@ -158,42 +158,35 @@ def _system(system: str | System | None, changes: tuple[tuple[str, int], ...]) -
     return replace(machine, chip=replace(machine.chip, **dict(changes))) if changes else machine
 
 
+def _several(kind: str, name: str, value: Any) -> list[Any] | None:
+    """Return the values of an axis of a sweep, checked where no run checks them; None for one."""
+    if kind == "dims":
+        return list(value) if isinstance(value, Iterable) else None
+    if kind == "shapes":
+        listed = isinstance(value, Iterable) and any(isinstance(size, Iterable) for size in value)
+        return list(value) if listed else None
+    if kind == "run":
+        check_name("option", name, OPTIONS)
+        return OPTIONS[name].axis(value)
+    check_name("number of a chip", name, CHIP_OPTIONS)
+    values = CHIP_OPTIONS[name].axis(value)
+    return values and [CHIP_OPTIONS[name].check(one) for one in values]
+
+
 def _asked(
     model: str | Model, chip: Mapping[str, Any] | None, options: dict[str, Any], keep_going: bool
 ) -> Question:
     """Tell what is swept from what is fixed."""
     given = split_onnx(options)
-    mappings = {
-        "dims": given.get("dims", {}),
-        "shapes": given.get("shapes", {}),
-        "chip": chip or {},
-    }
-    for name, value in mappings.items():
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"The option {name} is {value!r}: give values by name, as a mapping.")
+    opened = {kind: given.get(kind, {}) for kind in ("dims", "shapes")}
     axes: dict[tuple[str, str], list[Any]] = {}
-    fixed: dict[str, dict[str, Any]] = {"run": {}, "chip": {}}
-    for name, size in given.get("dims", {}).items():
-        if isinstance(size, Iterable):
-            axes["dims", name] = list(size)
-    for name, shape in given.get("shapes", {}).items():
-        if isinstance(shape, Iterable) and any(isinstance(size, Iterable) for size in shape):
-            axes["shapes", name] = list(shape)
-    for name, value in options.items():
-        check_name("option", name, OPTIONS)
-        several = OPTIONS[name].axis(value)
-        if several is None:
-            fixed["run"][name] = value
-        else:
-            axes["run", name] = several
-    for name, value in (chip or {}).items():
-        check_name("number of a chip", name, CHIP_OPTIONS)
-        option = CHIP_OPTIONS[name]
-        several = option.axis(value)
-        if several is None:
-            fixed["chip"][name] = option.check(value)
-        else:
-            axes["chip", name] = [option.check(one) for one in several]
+    fixed: dict[str, dict[str, Any]] = {}
+    for kind, told in {**opened, "run": options, "chip": chip or {}}.items():
+        if not isinstance(told, Mapping):
+            raise ConfigError(f"The option {kind} is {told!r}: give values by name, as a mapping.")
+        swept = {name: _several(kind, name, value) for name, value in told.items()}
+        fixed[kind] = {name: value for name, value in told.items() if swept[name] is None}
+        axes |= {(kind, name): values for name, values in swept.items() if values is not None}
     for (_, name), values in axes.items():
         if not values:
             raise ConfigError(
@@ -203,7 +196,7 @@ def _asked(
         model=model,
         axes=axes,
         fixed=fixed["run"],
-        chip=fixed["chip"],
+        chip={name: CHIP_OPTIONS[name].check(value) for name, value in fixed["chip"].items()},
         given=given,
         keep_going=keep_going,
     )
