@@ -60,10 +60,6 @@ class _Facts:
             )
         return self.micro_batch * self.replicas * (self.gradient_accumulation or 1)
 
-    def step_s_at(self, reported_per_s: float) -> float:
-        """Return the seconds per step of the whole system at a throughput as it is published."""
-        return self.items_per_step * self.reported_per_item / reported_per_s
-
 
 RunConfiguration = make_dataclass(
     "RunConfiguration",

@@ -23,12 +23,9 @@ from ipusim.study.fit.calibration_file import save_calibration
 class GpuSample:
     """One published row beside its prediction, roofline_s + kernels x constant seconds."""
 
-    row_id: str
-    network: str
-    stack: str
+    row: GpuRow
     roofline_s: float
     kernels: int  # that the host starts
-    published_s: float  # of the step that the row implies
 
     def step_s(self, cost_s: float) -> float:
         """Return the predicted step at a constant, in seconds."""
@@ -40,16 +37,7 @@ def gpu_samples(rows: Iterable[GpuRow] | None = None) -> tuple[GpuSample, ...]:
     samples = []
     for row in modelled_gpu_rows() if rows is None else rows:
         report = simulate_gpu(build_network(row.model, row.task), op_s=0.0, **row.options)
-        samples.append(
-            GpuSample(
-                row_id=row.row_id,
-                network=row.network,
-                stack=row.stack,
-                roofline_s=report.step_s,
-                kernels=report.host_ops,
-                published_s=row.step_s,
-            )
-        )
+        samples.append(GpuSample(row=row, roofline_s=report.step_s, kernels=report.host_ops))
     return tuple(samples)
 
 
@@ -60,14 +48,15 @@ def fit_kernel_cost(
 
     At least 0; the smallest of equally good values; 0 where no row is left.
     """
-    used = [item for item in samples if item.stack == stack and item.network != without_network]
-    exact = {(item.published_s - item.roofline_s) / item.kernels for item in used}
+    of_stack = [item for item in samples if item.row.stack == stack]
+    used = [item for item in of_stack if item.row.network != without_network]
+    exact = {(item.row.step_s - item.roofline_s) / item.kernels for item in used}
     candidates = sorted({0.0, *(value for value in exact if value > 0)})
 
     def error(value: float) -> float:
-        return sum(abs(math.log(item.step_s(value) / item.published_s)) for item in used)
+        return sum(abs(math.log(item.step_s(value) / item.row.step_s)) for item in used)
 
-    rows = tuple(item.row_id for item in used)
+    rows = tuple(item.row.row_id for item in used)
     return Fitted(value=min(candidates, key=error), rows=rows)
 
 

@@ -14,32 +14,23 @@ from ipusim.study.predict import request_for
 class Sample:
     """One published throughput beside the step that is predicted for it."""
 
-    row_id: str
-    family: str
-    stack: str
-    framework: str
-    series: str  # empty for a row of none
-    ipus: int
-    items: int  # of all chips per step
+    row: PublishedRow
     line: Line  # how the predicted step depends on the fitted costs
-    published_s: float  # of the step that the published throughput implies
+
+    @property
+    def framework(self) -> str:
+        """Framework of the run, the default where its recipe names none."""
+        return self.row.run.framework or DEFAULT_FRAMEWORK
+
+    @property
+    def published_s(self) -> float:
+        """Seconds per step of the whole system that the published throughput implies."""
+        run = self.row.run
+        return run.items_per_step * run.reported_per_item / self.row.value
 
 
 def samples_of(rows: Iterable[PublishedRow], predictor: PooledPredictor) -> tuple[Sample, ...]:
     """Return a sample of each throughput row, in the same order; a StudyError if one has none."""
     asked = [(row, request_for(row.run, "specification")) for row in rows]
     predictor.prepare(request for _, request in asked)
-    return tuple(
-        Sample(
-            row_id=row.row_id,
-            family=row.family,
-            stack=row.stack,
-            framework=row.run.framework or DEFAULT_FRAMEWORK,
-            series=row.run.series,
-            ipus=row.run.chips,
-            items=row.run.items_per_step,
-            line=predictor.answer(request).line,
-            published_s=row.run.step_s_at(row.value),
-        )
-        for row, request in asked
-    )
+    return tuple(Sample(row=row, line=predictor.answer(request).line) for row, request in asked)

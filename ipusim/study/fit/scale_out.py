@@ -31,7 +31,7 @@ def slowdown_errors(samples: Sequence[Sample], costs: FittedCosts) -> dict[str, 
     """Return predicted over published slowdown, less 1, of all but the smallest of a series."""
     # The items of a step may differ along a series; that factor is in both and cancels.
     return {
-        sample.row_id: sample.line.step_s(costs)
+        sample.row.row_id: sample.line.step_s(costs)
         / group[0].line.step_s(costs)
         / (sample.published_s / group[0].published_s)
         - 1.0
@@ -49,21 +49,22 @@ def scaling_table(samples: Sequence[Sample]) -> pd.DataFrame:
     errors = slowdown_errors(samples, fitted.costs)
     rows = []
     for smallest, *others in _by_series(samples):
-        left_out = fit_scale_out(samples, without_series=smallest.series)
+        left_out = fit_scale_out(samples, without_series=smallest.row.run.series)
         own = slowdown_errors([smallest, *others], left_out.costs)
         for sample in others:
             # Items per step cancel against the published ratio, which is of items per second.
             published = sample.published_s / smallest.published_s
-            work = sample.items / smallest.items * smallest.ipus / sample.ipus
+            run, alone = sample.row.run, smallest.row.run
+            work = run.items_per_step / alone.items_per_step * alone.chips / run.chips
             rows.append(
                 {
-                    "series": sample.series,
-                    "row_id": sample.row_id,
-                    "ipus": sample.ipus,
+                    "series": run.series,
+                    "row_id": sample.row.row_id,
+                    "ipus": run.chips,
                     "published_slowdown": published / work,
-                    "predicted_slowdown": published / work * (1 + errors[sample.row_id]),
-                    "error_percent": 100 * errors[sample.row_id],
-                    "left_out_error_percent": 100 * own[sample.row_id],
+                    "predicted_slowdown": published / work * (1 + errors[sample.row.row_id]),
+                    "error_percent": 100 * errors[sample.row.row_id],
+                    "left_out_error_percent": 100 * own[sample.row.row_id],
                 }
             )
     return pd.DataFrame(rows)
@@ -72,8 +73,8 @@ def scaling_table(samples: Sequence[Sample]) -> pd.DataFrame:
 def _by_series(samples: Sequence[Sample]) -> list[list[Sample]]:
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
-        groups.setdefault(sample.series, []).append(sample)
-    return [sorted(group, key=lambda item: item.ipus) for group in groups.values()]
+        groups.setdefault(sample.row.run.series, []).append(sample)
+    return [sorted(group, key=lambda item: item.row.run.chips) for group in groups.values()]
 
 
 def fit_scale_out(samples: Sequence[Sample], *, without_series: str | None = None) -> ScaleOut:
@@ -85,17 +86,18 @@ def fit_scale_out(samples: Sequence[Sample], *, without_series: str | None = Non
     """
     groups = _by_series(samples)
     reductions = {
-        two.row_id: _exact_reduction_s(one, two)
+        two.row.row_id: _exact_reduction_s(one, two)
         for group in groups
         for one, two in pairwise(group)
         if not one.line.reductions and two.line.reductions
     }
     reduction_s = _median(reductions.values(), digits=8)
     collectives = {
-        sample.row_id: latency
+        sample.row.row_id: latency
         for group in groups
+        if group[0].row.run.series != without_series
         for sample in group[1:]
-        if sample.series != without_series and sample.line.collectives > group[0].line.collectives
+        if sample.line.collectives > group[0].line.collectives
         if (latency := _exact_collective_s(group[0], sample, reduction_s)) is not None
     }
     return ScaleOut(

@@ -82,10 +82,10 @@ def fit_run_costs(samples: Iterable[Sample]) -> dict[str, Fitted]:
     """
     alike: dict[tuple[str, str, Line], list[Sample]] = {}
     for item in samples:
-        key = (item.framework, item.stack, replace(item.line, iterations=1))
+        key = (item.framework, item.row.stack, replace(item.line, iterations=1))
         alike.setdefault(key, []).append(item)
     pairs = [
-        (one.framework, (one.published_s - two.published_s) / parts, one.row_id, two.row_id)
+        (one.framework, (one.published_s - two.published_s) / parts, one.row.row_id, two.row.row_id)
         for group in alike.values()
         for one, two in combinations(group, 2)
         if (parts := 1 / one.line.iterations - 1 / two.line.iterations)
@@ -121,7 +121,7 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
         return StepCosts()
     runs = fit_run_costs(samples)
     steps, published = _steps(samples, runs), np.array([item.published_s for item in samples])
-    labels = pd.DataFrame([(item.framework, item.stack) for item in samples])
+    labels = pd.DataFrame([(item.framework, item.row.stack) for item in samples])
     frameworks, stacks = (labels.groupby(column).indices for column in labels)
     rows = np.zeros(len(samples), dtype=np.intp)
 
@@ -165,12 +165,12 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
 
 
 def _ids(samples: Sequence[Sample], chosen: np.ndarray) -> tuple[str, ...]:
-    return tuple(samples[at].row_id for at in chosen)
+    return tuple(samples[at].row.row_id for at in chosen)
 
 
 def costs_without(samples: Iterable[Sample], family: str | None = None) -> StepCosts:
     """Return the costs fitted on all samples but those of one family."""
-    return fit_step_costs(tuple(item for item in samples if item.family != family))
+    return fit_step_costs(tuple(item for item in samples if item.row.family != family))
 
 
 def fit_power_scales(predictor: PooledPredictor) -> PowerScales:

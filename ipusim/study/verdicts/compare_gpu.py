@@ -36,10 +36,10 @@ def gpu_compare(samples: Sequence[GpuSample] | None = None) -> pd.DataFrame:
     without the row's own model on ``fitted_rows`` rows; ``left_out`` says why nothing is predicted.
     """
     known = _samples() if samples is None else tuple(samples)
-    by_id = {item.row_id: item for item in known}
+    by_id = {item.row.row_id: item for item in known}
     costs = {
         key: fit_kernel_cost(key[0], known, without_network=key[1])
-        for key in {(item.stack, item.network) for item in known}
+        for key in {(item.row.stack, item.row.network) for item in known}
     }
     lines = []
     for row in load_gpu_rows():
@@ -47,7 +47,7 @@ def gpu_compare(samples: Sequence[GpuSample] | None = None) -> pd.DataFrame:
         line |= {name: row.options[name] for name in _MODELLED if row.options}
         if sample := by_id.get(row.row_id):
             items = row.gpus * row.batch
-            cost = costs[sample.stack, sample.network]
+            cost = costs[row.stack, row.network]
             predicted = items / sample.step_s(cost.value)
             line |= {
                 "specification": items / sample.step_s(0.0),

@@ -43,14 +43,16 @@ def frame(samples):
 
 
 def sample(network, published_s, *, stack="a", kernels=100, roofline_s=1.0):
-    return GpuSample(
+    row = replace(
+        load_gpu_rows()[0],
         row_id=f"{network}-{published_s}",
         network=network,
-        stack=stack,
-        roofline_s=roofline_s,
-        kernels=kernels,
-        published_s=published_s,
+        options={"framework": stack},
+        gpus=1,
+        batch=1,
+        published=1 / published_s,
     )
+    return GpuSample(row=row, roofline_s=roofline_s, kernels=kernels)
 
 
 # --- rows --------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ def test_fit_is_the_best_of_a_grid():
     best = fit_kernel_cost("a", items).value
 
     def error(value):
-        return sum(abs(math.log(item.step_s(value) / item.published_s)) for item in items)
+        return sum(abs(math.log(item.step_s(value) / item.row.step_s)) for item in items)
 
     assert all(error(best) <= error(i * 1e-4) + 1e-12 for i in range(400))
 
@@ -148,13 +150,17 @@ def test_leave_one_out_really_leaves_out(samples):
     """A model's rows, however wrong, never move the predictions of that model."""
     network = "ResNeXt-101-32x4d"
     poisoned = tuple(
-        replace(item, published_s=100 * item.published_s) if item.network == network else item
+        replace(item, row=replace(item.row, published=item.row.published / 100))
+        if item.row.network == network
+        else item
         for item in samples
     )
     before = gpu_compare(samples).set_index("row_id")["predicted"]
     after = gpu_compare(poisoned).set_index("row_id")["predicted"]
-    own = [item.row_id for item in samples if item.network == network]
-    other = [item.row_id for item in samples if item.network == "ResNet-50 v1.5"]
+    own, other = (
+        [item.row.row_id for item in samples if item.row.network == name]
+        for name in (network, "ResNet-50 v1.5")
+    )
     assert (before[own] == after[own]).all()
     assert (before[other] != after[other]).any()
 

@@ -35,13 +35,13 @@ def test_known_constants_are_found_whatever_the_level(samples):
     assert fitted.collective.value == pytest.approx(COLLECTIVE_S, abs=1e-6)
     errors = slowdown_errors(samples, fitted.costs)
     assert max(map(abs, errors.values())) < 1e-3
-    assert len(errors) == len(samples) - len({sample.series for sample in samples})
+    assert len(errors) == len(samples) - len({sample.row.run.series for sample in samples})
 
 
 def test_a_series_that_is_left_out_is_not_used(samples):
-    left = samples[0].series
+    left = samples[0].row.run.series
     fitted = fit_scale_out(samples, without_series=left)
-    own = {sample.row_id for sample in samples if sample.series == left}
+    own = {sample.row.row_id for sample in samples if sample.row.run.series == left}
     assert own and own.isdisjoint(fitted.collective.rows)
     assert fitted.collective.value == pytest.approx(COLLECTIVE_S, abs=1e-6)
 
@@ -56,17 +56,22 @@ def test_a_row_that_the_host_holds_says_nothing_of_the_links(samples, host):
     def held(sample, seconds):
         return replace(sample, line=replace(sample.line, **{host: seconds}))
 
+    def published(sample, step_s):
+        row = sample.row
+        return replace(sample, row=replace(row, value=row.value * sample.published_s / step_s))
+
     fitted = fit_scale_out(samples)
-    series = next(s.series for s in samples if s.row_id == fitted.collective.rows[0])
-    one, two = sorted((s for s in samples if s.series == series), key=lambda s: s.ipus)[:2]
-    assert fit_scale_out([one, two]).collective.rows == (two.row_id,)
+    series = next(s.row.run.series for s in samples if s.row.row_id == fitted.collective.rows[0])
+    own = (sample for sample in samples if sample.row.run.series == series)
+    one, two = sorted(own, key=lambda sample: sample.row.run.chips)[:2]
+    assert fit_scale_out([one, two]).collective.rows == (two.row.row_id,)
     longer = 2 * two.line.step_s(fitted.costs)
     assert fit_scale_out([one, held(two, longer)]).collective.rows == ()
     # where the host holds the smaller system, its step is the host's, whatever the latency
     floor_s = 1.5 * one.line.step_s(fitted.costs)
-    small = replace(held(one, floor_s), published_s=floor_s)
+    small = published(held(one, floor_s), floor_s)
     wanted = two.line.step_s(FittedCosts(collective_s=3e-4))
-    exact = fit_scale_out([small, replace(two, published_s=wanted)])
+    exact = fit_scale_out([small, published(two, wanted)])
     assert exact.collective.value == pytest.approx(3e-4, abs=1e-6)
 
 

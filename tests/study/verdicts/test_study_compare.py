@@ -61,17 +61,13 @@ def sample(
         clock_hz=CLOCK_HZ,
         iterations=iterations,
     )
-    return Sample(
-        row_id=f"{family}.{stack}.{gap_ms}",
-        family=family,
-        stack=stack,
-        framework=framework,
-        series="",
-        ipus=1,
-        items=1,
-        line=line,
-        published_s=published_ms * 1e-3,
+    known = load_rows(study="qwant", metric="throughput")[0]
+    run = dataclasses.replace(
+        known.run, family=family, stack=stack, framework=framework, micro_batch=1, replicas=1
     )
+    row_id = f"{family}.{stack}.{gap_ms}"
+    row = dataclasses.replace(known, row_id=row_id, run=run, value=1e3 / published_ms)
+    return Sample(row=row, line=line)
 
 
 def total_error(samples, call_s):
@@ -211,7 +207,7 @@ def test_a_run_costs_what_rows_with_other_iterations_alone_say():
     other = sample(0.4, published_ms=1.0, iterations=100)
     run = fit_run_costs([few, many, other])["f"]
     assert run.value == pytest.approx(0.25e-3 / (1 / 5 - 1 / 10))
-    assert run.rows == (few.row_id, many.row_id)
+    assert run.rows == (few.row.row_id, many.row.row_id)
     # nothing is left for the call
     costs = fit_step_costs((few, many)).at("s", "f")
     assert costs.run_s == run.value and costs.step_s == pytest.approx(0, abs=1e-9)
@@ -428,10 +424,10 @@ def test_latency_counts_the_batches_in_flight(frame):
 def series(name, ipus, published_ms, machines):
     one = sample(0.0, published_ms=1.0, family=name)
     line = dataclasses.replace(one.line, base_s=1e-3, collectives=machines)
-    return dataclasses.replace(
-        one, row_id=f"{name}.{ipus}", series=name, ipus=ipus, line=line,
-        published_s=published_ms * 1e-3,
-    )  # fmt: skip
+    run = dataclasses.replace(one.row.run, series=name, replicas=ipus)
+    items_per_s = 1e3 * run.items_per_step / published_ms
+    row = dataclasses.replace(one.row, row_id=f"{name}.{ipus}", run=run, value=items_per_s)
+    return Sample(row=row, line=line)
 
 
 def test_what_a_run_belongs_to_has_no_part_in_its_costs():
