@@ -109,6 +109,10 @@ def test_bad_images_are_refused(peaks):
         prepare_patches(peaks.crops[:0], peaks.centres[:0])
     with pytest.raises(DataError, match=r"\(300, 11, 11\)"):
         prepare_patches(peaks.crops[:, 2:13, 2:13], peaks.centres)
+    with pytest.raises(DataError, match=r"centres have shape \(7, 2\), which must be \(300, 2\)"):
+        prepare_patches(peaks.crops, peaks.centres[:7])
+    with pytest.raises(ConfigError, match="Only 0 of 3 peaks"):
+        simulate_peaks(3, 0, PeakOptions(height=(1e-3, 0.0), background=(0.0, 0.0)))
     with pytest.raises(ConfigError, match="must be at least 1"):
         simulate_peaks(0, 1)
 
