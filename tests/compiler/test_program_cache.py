@@ -3,12 +3,14 @@
 import hashlib
 import marshal
 import zlib
+from dataclasses import replace
 
 import pytest
 
 from ipusim import kernel_cache
 from ipusim.compiler import lower as lowering, program_cache
 from ipusim.compiler.lower import lower
+from ipusim.compiler.program import Program
 from ipusim.compiler.program_cache import keep_programs, lower_kept
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
@@ -114,3 +116,12 @@ def test_the_folder_is_named_after_the_sources(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
     named = kernel_cache.kept_path("programs", folder.name, "")
     assert named.parent == tmp_path / "numba" / "ipusim-programs" / folder.name
+
+
+def test_an_absurd_program_is_not_kept(folder):
+    program = lower(graph(), CHIP, STACK, **OPTIONS)
+    huge = replace(program.ops[0], temp_bytes=2**64)
+    program_cache._write(folder / "huge", Program((huge,)))
+    assert not (folder / "huge").exists()
+    program_cache._write(folder / "whole", program)
+    assert program_cache._read(folder / "whole") == program

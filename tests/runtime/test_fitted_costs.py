@@ -5,8 +5,9 @@ import tomllib
 import pytest
 
 import ipusim
+from ipusim.errors import DataError
 from ipusim.files import data_dir
-from ipusim.runtime.calibration import FittedCosts, fitted_costs
+from ipusim.runtime.calibration import FittedCosts, fitted_costs, load_calibration
 from ipusim.runtime.options.frameworks import FRAMEWORKS
 
 TABLES = tomllib.loads((data_dir() / "calibration.toml").read_text())
@@ -24,6 +25,14 @@ def test_the_file_is_read_as_it_stands(stack, framework):
     assert costs.exchange_cycles == TABLES["superstep_cost"][stack]["value"] > 0
     assert costs.reduction_s == LATENCIES["reduction_latency"]["value"] > 0
     assert costs.collective_s == LATENCIES["collective_latency"]["value"] > 0
+
+
+def test_a_framework_and_a_file_that_are_missing_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"no entry call_cost\.caffe: run 'ipusim calibrate'"):
+        fitted_costs("sdk-2.4", "caffe")
+    assert fitted_costs("sdk-1.0", "caffe").step_s == 0
+    with pytest.raises(DataError, match="cannot be read .*: run 'ipusim calibrate'"):
+        load_calibration(tmp_path / "calibration.toml")
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])

@@ -310,6 +310,23 @@ def test_the_gradient_of_a_global_average_is_a_copy():
     assert (copy.vertex, copy.copy_cycles) == ("copy", 72 * 2 // 8)
 
 
+@pytest.mark.parametrize(("read", "moves"), [("x", False), ("z", True)])
+def test_what_is_scaled_and_added_moves_where_it_lies_elsewhere(read, moves):
+    """Results of one tensor lie together (in place), those of another do not."""
+    pairs = Reduce(function="sum", outer=ELEMENTS, reduced=2, inner=1)
+    _, ops, _ = lowered(
+        [tensor("in", 2 * ELEMENTS, role="input"), *(tensor(name, *FIELD) for name in "xzabc")],
+        op("x", pairs, ("in",), ("x",)),
+        op("z", pairs, ("in",), ("z",)),
+        op("a", elementwise("relu", ELEMENTS), ("x",), ("a",)),
+        op("b", elementwise("tanh", ELEMENTS), (read,), ("b",)),
+        op("c", elementwise("scaled_add", ELEMENTS), ("a", "b"), ("c",)),
+    )
+    (step,) = ops["c"].steps
+    assert step.vertex == "popops::ScaledAddSupervisor"
+    assert (step.exchange_bytes > 0) == moves
+
+
 @pytest.mark.parametrize("stack", ["sdk-1.0", "sdk-2.4"])
 def test_unknown_functions_are_refused(stack):
     with pytest.raises(UnknownNameError, match=r"Unknown elementwise function 'relu_gard'.*\?$"):

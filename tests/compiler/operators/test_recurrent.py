@@ -11,6 +11,7 @@ from onnx import helper
 
 from ipusim.compiler.lower import lower
 from ipusim.compiler.memory import measure
+from ipusim.compiler.operators.recurrent import GATHER_MEMORY_PROPORTION, GATHERED_SHARE
 from ipusim.compiler.operators.recurrent_cell import StateLayout
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.tiles import Tile
@@ -115,6 +116,15 @@ def test_a_second_loop_where_gradients_are_smaller_than_weights():
 
     assert kept(31)  # 64 x 160 weights > 2 x 31 x 160 gradients
     assert not kept(32)
+
+
+def test_gradients_that_are_too_large_are_not_gathered():
+    """The gates of one step of a large layer take more than is kept of them: a second loop."""
+    params = layer(training=True, steps=2, batch=1024, features=8, hidden=2400)
+    gates = 4 * StateLayout.of(1024, 2400, CHIP).per_tile * 2
+    assert gates > GATHERED_SHARE * GATHER_MEMORY_PROPORTION * CHIP.bytes_per_tile
+    names = [step.name for step in lowered(params, LATE).ops[1].steps]
+    assert "slice gate gradients" in names
 
 
 def test_options_and_forms_change_the_loop():

@@ -205,6 +205,8 @@ def test_dynamic_slice_by_hand():
     # 240 halves over 6 workers: 10 vectors.
     assert codelets.dynamic_slice_cycles(LATE, 240, "float16") == 25 + 6 * (35 + 24 + 20)
     assert codelets.dynamic_slice_cycles(EARLY, 240, "float16") == 214 + 6 * (41 + 27 + 10)
+    # 240 bytes over 6 workers: 5 vectors, by the path of single bytes.
+    assert codelets.dynamic_slice_cycles(LATE, 240, "uint8") == 25 + 6 * (72 + 70 + 2 * 5)
 
 
 def test_blocks_are_halved_for_tiles_that_have_none():
@@ -226,6 +228,8 @@ def test_transposes_by_hand():
         29 + 18 + 4 * (12 + 4 * 2) - 7
     )
     assert codelets.transpose_cycles(2, 2, 6, "float32", MK2) == 6 * (27 + 11 + 6)
+    # No whole pairs of floats: element by element.
+    assert codelets.transpose_cycles(3, 2, 12, "float32", MK2) == 6 * (13 + 2 * (8 + 2 * (5 + 6)))
 
 
 def test_vector_inner_by_hand():

@@ -125,6 +125,17 @@ def test_training_counts_two_gradients_of_every_product(name):
     assert 1.9 * graph.macs < product_macs(found, "backward") <= 2 * graph.macs
 
 
+def test_a_recurrent_layer_sends_its_state_back_step_by_step():
+    g = GraphBuilder("recurrent")
+    graph = g.finish(g.recurrent("lstm", g.input("x", (7, 2, 24)), 40))
+    found = step_kernels(graph, STACK, mode="training", precision="mixed")
+    for phase, whole in (("forward", 1), ("backward", 3)):
+        products = [item for item in found if item.m and item.phase == phase]
+        assert len(products) == whole + 7
+    assert product_macs(found, "forward") == graph.macs
+    assert product_macs(found, "backward") == 2 * graph.macs
+
+
 def test_inference_has_no_gradients_and_no_update():
     assert {item.phase for item in kernels(mode="inference")} == {"forward"}
     assert {item.phase for item in kernels()} == {"forward", "backward", "update"}
@@ -353,6 +364,17 @@ def test_damaged_calibration_is_named(right, wrong, message, tmp_path, monkeypat
     monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
     with pytest.raises(DataError, match=message):
         simulate_gpu("resnet18", batch=1)
+
+
+def test_an_unknown_precision_of_a_stack_is_named(tmp_path, monkeypatch):
+    (tmp_path / "hardware").symlink_to(files.data_dir() / "hardware")
+    (tmp_path / "gpu").mkdir()
+    text = (files.data_dir() / "gpu" / "stacks.toml").read_text()
+    (tmp_path / "gpu" / "stacks.toml").write_text(text.replace('"tf32"', '"tf23"'))
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
+    with pytest.raises(DataError, match="precisions' .* names 'tf23': use mixed, tf32, fp32"):
+        for name in machine.names(GpuStack):
+            machine.load(GpuStack, name)
 
 
 def test_lookups_and_sums_of_groups_move_every_table():

@@ -434,3 +434,20 @@ def test_the_command_line_takes_phases(capsys):
     split = ["--phase-splits", "layer2.1.relu2", "--weights", "on_chip"]
     assert main(["simulate", "resnet18", *split, "--phase-liveness", "always"]) == 2
     assert "always_live" in capsys.readouterr().err
+
+
+def test_exchanges_of_all_phases_are_waited_for():
+    whole, phased = infer(), infer(phases=3, micro_batches_per_phase=2)
+    one, all_of = (report.result.terms.schedule.waits() for report in (whole, phased))
+    assert all_of == (2 * one[0], 2)
+    assert phased.result.terms.line().exchanges == 2 * one[0] > 0
+
+
+def test_constants_are_not_streamed():
+    g = GraphBuilder("masked")
+    x = g.input("x", (1, ROWS, WIDTH))
+    mask = g.constant("mask", (1, ROWS, WIDTH))
+    x = g.elementwise("masked", "mul", g.elementwise("relu", "relu", x), mask)
+    graph = g.finish(g.elementwise("again", "mul", x, mask))
+    held = held_tensors(graph, {"relu": 0, "masked": 1, "again": 4}, 1)
+    assert {one.name for one in held} == {"x", "relu.out", "masked.out", "again.out"}

@@ -169,6 +169,14 @@ def test_too_little_accumulation(stages, schedule, framework, count, message):
         pipeline_step(times, times, count, schedule, framework=framework)
 
 
+def test_chips_that_are_shared_take_fewer_micro_batches_at_once():
+    """Of five stages on chips 0 1 0 1 2 only two rotations never meet."""
+    times, shared = [1.0] * 5, {"stage_ipus": (0, 1, 0, 1, 2), "framework": "tensorflow"}
+    with pytest.raises(ConfigError, match="the 2 micro-batches in flight .* a multiple of 2"):
+        pipeline_step(times, times, 5, "interleaved", **shared)
+    assert pipeline_step(times, times, 10, "interleaved", **shared).seconds > 0
+
+
 @pytest.mark.parametrize("stages", range(1, 9))
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
