@@ -7,8 +7,9 @@ mapping is linear in memory order, and large inputs are sampled.
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import prod
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -44,18 +45,9 @@ def collapse(
     shape: tuple[int, ...], dims: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """Merge neighbouring dimensions that are both reduced or both kept."""
-    sizes: list[int] = []
-    reduced: list[bool] = []
-    for dim, size in enumerate(shape):
-        if size == 1:
-            continue
-        flag = dim in dims
-        if reduced and reduced[-1] == flag:
-            sizes[-1] *= size
-        else:
-            sizes.append(size)
-            reduced.append(flag)
-    return tuple(sizes), tuple(reduced)
+    wide = ((dim in dims, size) for dim, size in enumerate(shape) if size != 1)
+    runs = [(flag, [size for _, size in run]) for flag, run in groupby(wide, key=itemgetter(0))]
+    return tuple(prod(sizes) for _, sizes in runs), tuple(flag for flag, _ in runs)
 
 
 class _Alike(NamedTuple):

@@ -1,5 +1,6 @@
 """Which operators go to which chip of a pipeline, and what they hand over to the next."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from ipusim.errors import ConfigError, check_name
@@ -44,14 +45,9 @@ def balance(costs: Sequence[int], stages: int) -> Starts:
             f"A pipeline of {stages} stages needs {stages} operators, but the model has "
             f"{len(costs)}: use 1 to {len(costs)}."
         )
-    low, high = max(costs), sum(costs)
-    while low < high:
-        middle = (low + high) // 2
-        if len(_fill(costs, stages, middle)) <= stages:
-            high = middle
-        else:
-            low = middle + 1
-    return _fill(costs, stages, low)
+    limits = range(max(costs), sum(costs))
+    least = bisect_left(limits, True, key=lambda limit: len(_fill(costs, stages, limit)) <= stages)
+    return _fill(costs, stages, max(costs) + least)
 
 
 def _fill(costs: Sequence[int], stages: int, limit: int) -> Starts:
