@@ -152,9 +152,9 @@ class Option:
     """One option of a run; `meaning` is what it is, as a sentence.
 
     The default is None where another option, the stack or the system decides, as `by_default` says.
-    `choices` are the names it may have, if not any, and a refusal calls another a `noun`. `mode` is
-    the only one that it has a meaning in; `group` is `PHASES` for what has one with phases alone,
-    `STAGES` for what has none with them. It has none without an option that it `needs`.
+    `choices` are the names it may have, if not any. `mode` is the only one that it has a meaning
+    in; `group` is `PHASES` for what has one with phases alone, `STAGES` for what has none with
+    them. It has none without an option that it `needs`.
     """
 
     name: str
@@ -164,7 +164,6 @@ class Option:
     by_default: str = ""
     unit: str = ""
     choices: tuple[str, ...] = ()
-    noun: str = ""
     mode: str = ""
     group: str = BASICS
     needs: str = ""
@@ -177,7 +176,7 @@ class Option:
     def check(self, value: Any) -> Any:
         """Return a value as it is kept, or raise `ConfigError` or `UnknownNameError`."""
         if self.choices and not self.is_list:
-            return resolve_name(self.noun or self.name, str(value), self.choices)
+            return resolve_name(self.name, str(value), self.choices)
         read = self.kind.check(self.name, value)
         if self.is_list and len(read) == 1 and read[0] in self.choices:
             return read[0]
@@ -219,14 +218,8 @@ def _training(kind: Kind, meaning: str, default: Any = None, **facts: Any) -> An
 
 
 def _place(what: str) -> Any:
-    return _option(
-        NAME,
-        f"Where the {what} of phases lie.",
-        "off_chip",
-        choices=PLACES,
-        noun=f"place of the {what}",
-        group=PHASES,
-    )
+    meaning = f"Where the {what} of phases lie."
+    return _option(NAME, meaning, "off_chip", choices=PLACES, group=PHASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +267,6 @@ class RunConfig:
         "Type of partial sums.",
         by_default="by default that of the stack",
         choices=PARTIALS,
-        noun="partials type",
     )
     available_memory_proportion: float = _option(
         SHARE,
@@ -297,7 +289,6 @@ class RunConfig:
         "Type of the data on the host.",
         by_default="by default the type of the activations",
         choices=HOST_DTYPES,
-        noun="host type",
     )
     overlap_io: bool = _option(
         TRUTH, "Whether transfers run beside compute, on tiles of their own.", False
@@ -368,7 +359,6 @@ class RunConfig:
         "How long tensors stay on the chip.",
         "always_live",
         choices=tuple(LIVENESS),
-        noun="phase liveness",
         group=PHASES,
     )
     load_schedule: str | None = _option(
@@ -376,7 +366,6 @@ class RunConfig:
         "When a phase is loaded: in the phase before, or just before its use.",
         LOAD_SCHEDULES[0],
         choices=LOAD_SCHEDULES,
-        noun="load schedule",
         group=PHASES,
     )
     weights: str | None = _place("weights")
@@ -409,7 +398,6 @@ class RunConfig:
         "Where the state of the optimiser lies.",
         by_default="default on_chip, and off_chip with phases",
         choices=PLACES,
-        noun="place of the optimiser state",
     )
     replicated_tensor_sharding: bool | None = _training(
         TRUTH,
@@ -438,7 +426,6 @@ class RunConfig:
         "What backward passes compute again: none, auto, or all but the operators that are named.",
         "none",
         choices=RECOMPUTE_MODES,
-        noun="recompute mode",
     )
     batch_norm_span: int | None = _training(COUNT, "Replicas that share batch-norm statistics.", 1)
     merge_gradients_bytes: int | None = _training(
@@ -459,7 +446,7 @@ class RunConfig:
         WORKERS_PER_INSTANCE,
     )
     dataset: str | None = _training(
-        NAME, "What the host must prepare.", "generated", choices=DATASETS, noun="data set"
+        NAME, "What the host must prepare.", "generated", choices=DATASETS
     )
 
     @property
