@@ -76,9 +76,9 @@ PART = integers(
 """The largest share of one tile: groups of channels, kernel, and output positions times batch."""
 
 
-def vertex_type(method: int, *grouping: int, **constants: Any) -> np.ndarray:
-    """Return one vertex type; `grouping` are the fields after `method`, in their order."""
-    vertex = np.zeros(1, VERTEX)
+def vertex_type(method: int, *grouping: int | np.ndarray, **constants: Any) -> np.ndarray:
+    """Return one vertex type, or several; `grouping` are the fields after `method`, in order."""
+    vertex = np.zeros(np.broadcast(*grouping).shape or 1, VERTEX)
     names = VERTEX.names or ()
     for name, value in zip(names, (method, *grouping), strict=False):
         vertex[name] = value

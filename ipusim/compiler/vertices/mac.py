@@ -14,7 +14,6 @@ from ipusim.compiler.vertices.conv import (
     HMAC,
     OUTER_PRODUCT,
     SLIC,
-    VERTEX,
     VMAC,
     WORKERS,
     run_cycles,
@@ -30,14 +29,8 @@ def hmac_vertices(
 ) -> np.ndarray:
     """Return the HMAC vertices of some groupings of input channels."""
     float_input, float_partials = in_bytes == 4, partial_bytes == 4
-    vertices = np.zeros(len(in_per), VERTEX)
-    vertices["method"] = HMAC
-    vertices["conv_groups_per_group"] = 1
-    vertices["in_chans_per_group"] = in_per
-    vertices["out_chans_per_group"] = out_per
-    vertices["partial_bytes"] = partial_bytes
-    vertices["peak_macs"] = 8 // in_bytes
-    vertices["filter_height"] = 1
+    grouping = (1, in_per, out_per, 0, partial_bytes, 8 // in_bytes)
+    vertices = vertex_type(HMAC, *grouping, filter_height=1)
     outputs = out_per
     if not float_partials:
         if era == ERA_3_3:
