@@ -1,11 +1,14 @@
 """MobileNetV3: inverted residual blocks found by architecture search.
 
-Tables 1 and 2 of Howard et al. (arXiv 1905.02244), as in torchvision: squeeze-excite at a quarter
-of the expanded channels, rounded to a multiple of 8, with a hard sigmoid gate.
+Tables 1 and 2 of Howard et al. (arXiv 1905.02244) are in data/models; as in torchvision
+squeeze-excite is at a quarter of the expanded channels, rounded to a multiple of 8, with a hard
+sigmoid gate.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
+from ipusim.files import read
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
 from ipusim.workload.zoo.registry import variants
@@ -16,57 +19,38 @@ STEM_CHANNELS = 16
 HEAD_EXPANSION = 6
 """Channels after the last convolution, over those before it."""
 SOURCE = "arXiv 1905.02244, as in torchvision"
-
-Row = tuple[int, int, int, bool, str, int]
-"""Kernel, expanded channels, channels, squeeze-excite, activation, stride of a block."""
-
-LARGE = (
-    (3, 16, 16, False, "relu", 1),
-    (3, 64, 24, False, "relu", 2),
-    (3, 72, 24, False, "relu", 1),
-    (5, 72, 40, True, "relu", 2),
-    (5, 120, 40, True, "relu", 1),
-    (5, 120, 40, True, "relu", 1),
-    (3, 240, 80, False, "hard_swish", 2),
-    (3, 200, 80, False, "hard_swish", 1),
-    (3, 184, 80, False, "hard_swish", 1),
-    (3, 184, 80, False, "hard_swish", 1),
-    (3, 480, 112, True, "hard_swish", 1),
-    (3, 672, 112, True, "hard_swish", 1),
-    (5, 672, 160, True, "hard_swish", 2),
-    (5, 960, 160, True, "hard_swish", 1),
-    (5, 960, 160, True, "hard_swish", 1),
-)
-SMALL = (
-    (3, 16, 16, True, "relu", 2),
-    (3, 72, 24, False, "relu", 2),
-    (3, 88, 24, False, "relu", 1),
-    (5, 96, 40, True, "hard_swish", 2),
-    (5, 240, 40, True, "hard_swish", 1),
-    (5, 240, 40, True, "hard_swish", 1),
-    (5, 120, 48, True, "hard_swish", 1),
-    (5, 144, 48, True, "hard_swish", 1),
-    (5, 288, 96, True, "hard_swish", 2),
-    (5, 576, 96, True, "hard_swish", 1),
-    (5, 576, 96, True, "hard_swish", 1),
-)
+FILE = "models/mobilenet_v3.csv"
 
 
-def build(g: GraphBuilder, batch: int, rows: tuple[Row, ...], hidden: int) -> str:
-    """From an image (N, 3, 224, 224) to class scores (N, 1000), given blocks and hidden units."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A block of one of the networks, in the order of its table."""
+
+    network: str
+    kernel: int
+    expanded: int  # channels between the 1x1 convolutions
+    channels: int
+    squeezes: bool
+    activation: str
+    stride: int
+
+
+def build(g: GraphBuilder, batch: int, size: str, hidden: int) -> str:
+    """From an image (N, 3, 224, 224) to class scores (N, 1000), given size and hidden units."""
     layer = partial(cnn.conv_norm, g, activation="hard_swish")
     x = g.input("images", (batch, 3, IMAGE_SIZE, IMAGE_SIZE))
     x = layer(("conv_stem", "bn1", "act1"), x, STEM_CHANNELS, 3, stride=2)
-    for number, (kernel, expanded, channels, gated, activation, stride) in enumerate(rows):
+    blocks = [block for block in read(Block, FILE) if block.network == size]
+    for number, block in enumerate(blocks):
         x = cnn.inverted_residual(
             g.at(f"blocks.{number}"),
             x,
-            channels,
-            kernel,
-            stride=stride,
-            expanded=expanded,
-            squeezed=cnn.round_channels(expanded // 4) if gated else 0,
-            activation=activation,
+            block.channels,
+            block.kernel,
+            stride=block.stride,
+            expanded=block.expanded,
+            squeezed=cnn.round_channels(block.expanded // 4) if block.squeezes else 0,
+            activation=block.activation,
             squeeze_activation="relu",
             gate="hard_sigmoid",
         )
@@ -75,9 +59,9 @@ def build(g: GraphBuilder, batch: int, rows: tuple[Row, ...], hidden: int) -> st
 
 
 NETWORKS = {
-    "mobilenet_v3_small": (SMALL, 1024),
-    "mobilenet_v3_large": (LARGE, 1280),
+    "mobilenet_v3_small": ("small", 1024),
+    "mobilenet_v3_large": ("large", 1280),
 }
 variants(
-    build, NETWORKS, ("rows", "hidden"), family="mobilenet", source=SOURCE, loss="cross_entropy"
+    build, NETWORKS, ("size", "hidden"), family="mobilenet", source=SOURCE, loss="cross_entropy"
 )
