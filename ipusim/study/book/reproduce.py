@@ -69,24 +69,19 @@ def study_key(study: Study, parameters: Mapping[str, Any], tree: str = "") -> st
     return _digest(content.encode())
 
 
-def prepare_folder(out: Path) -> None:
-    """Make the output folder, or say that it cannot be written to."""
-    for folder in (out, *(out / name for name in _FOLDERS)):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / ".ipusim-probe").touch()
-            (folder / ".ipusim-probe").unlink()
-        except OSError as error:
-            raise StudyError(
-                f"The output folder {folder} cannot be written to ({error.strerror}): "
-                "choose another with --out."
-            ) from error
-
-
 @contextmanager
-def _only_run(out: Path) -> Iterator[None]:
-    """Hold the output folder until the process ends; a StudyError where another run has it."""
-    with (out / STATE_FOLDER / "lock").open("w") as lock:
+def _held(out: Path) -> Iterator[None]:
+    """Make the output folder and hold it until the end; a StudyError where that cannot be."""
+    try:
+        for name in _FOLDERS:
+            (out / name).mkdir(parents=True, exist_ok=True)
+        lock = (out / STATE_FOLDER / "lock").open("w")
+    except OSError as error:
+        raise StudyError(
+            f"The output folder {error.filename} cannot be written to ({error.strerror}): "
+            "choose another with --out."
+        ) from error
+    with lock:
         if not hold(lock.fileno()):
             raise StudyError(
                 f"Another run is writing to the output folder {out}: wait for it to end or choose "
@@ -262,8 +257,7 @@ def reproduce(
         raise StudyError(
             f"The output folder {out} is a link that leads nowhere: choose another with --out."
         ) from error
-    prepare_folder(out)
-    with _only_run(out):
+    with _held(out):
         return _run_all(values, out, resume, progress, predictor, tell)
 
 

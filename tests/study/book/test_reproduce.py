@@ -321,7 +321,7 @@ def test_killed_at_any_write_and_resumed_the_folder_is_the_same(
 def test_two_runs_into_one_folder(notebooks, instant, tmp_path):
     out = tmp_path / "build"
     run(notebooks, out, "01")
-    with module._only_run(out), pytest.raises(StudyError, match="Another run is writing"):
+    with module._held(out), pytest.raises(StudyError, match="Another run is writing"):
         run(notebooks, out, "01")
     run(notebooks, out, "01")  # the other one has ended
 
