@@ -224,8 +224,8 @@ def _add_extras(e: Emission) -> None:
         if value and not value.static and name not in context.graph.tensors and context.reads(name):
             e.note("optional results (statistics, indices) are one move each")
             move = Layout(function="extra", elements=value.elements, moves_data=True)
-            source, op, dtype = context.graph.ops[-1].outputs[0], e.name(f".{name}"), e.dtype(name)
-            e.put(name, move, source, shape=value.shape, op=op, dtype=dtype)
+            source = context.graph.ops[-1].outputs[0]
+            e.emit(move, source, suffix=f".{name}", outputs=[name])
 
 
 _TIMED = "or time them as memory traffic with --allow-unknown (allow_unknown=True)"

@@ -131,9 +131,7 @@ class Call:
     def ints(self, name: str, place: int) -> list[int] | None:
         """Return whole numbers that are an attribute in some opsets and an input in others."""
         array = self.array(place)
-        if array is not None:
-            return [int(n) for n in np.asarray(array).reshape(-1)]
-        given = self.get(name)
+        given = self.get(name) if array is None else array
         return None if given is None else [int(n) for n in np.asarray(given).reshape(-1)]
 
 

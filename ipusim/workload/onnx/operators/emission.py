@@ -1,6 +1,6 @@
 """How a node that runs becomes operators of the graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 from ipusim.workload.graph import Attributes, Layout, Tensor
@@ -49,11 +49,10 @@ class Emission(Call):
         return self.context.dtype(name, self.node)
 
     def emit(
-        self, params: Attributes, *inputs: str, suffix: str = "", every_output: bool = False
+        self, params: Attributes, *inputs: str, suffix: str = "", outputs: Sequence[str] = ()
     ) -> None:
-        """Add the operator of the first result, or of all; others are extras except in a Split."""
-        names = [name for name in self.node.output if name]
-        outputs = tuple(names if every_output else names[:1])
+        """Add the operator of the first result, or of others; what has none is an extra."""
+        outputs = outputs or [next(filter(None, self.node.output))]
         graph = self.context.graph
         for name in outputs:
             graph.add_tensor(Tensor(name=name, shape=self.shape(name), dtype=self.dtype(name)))
@@ -62,9 +61,10 @@ class Emission(Call):
 
     def layout(self, function: str, *inputs: str, moves: bool) -> None:
         """Add the change of shape or order that computes every result."""
-        elements = sum(prod(self.shape(name)) for name in self.node.output if name)
+        outputs = [name for name in self.node.output if name]
+        elements = sum(prod(self.shape(name)) for name in outputs)
         params = Layout(function=function, elements=elements, moves_data=moves)
-        self.emit(params, *inputs, every_output=True)
+        self.emit(params, *inputs, outputs=outputs)
 
     def step(
         self, suffix: str, params: Attributes, *inputs: str, shape: Shape | None = None

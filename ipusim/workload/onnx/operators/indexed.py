@@ -101,8 +101,8 @@ def sorted_parts(e: Emission) -> None:
     whole = e.step(".sort", params, e.operand(), shape=shape)
     for place, name in enumerate(e.node.output):
         if name:
-            shape, op, dtype = e.shape(name), e.name(f".part{place}"), e.dtype(name)
-            e.put(name, view("slice", shape), whole, shape=shape, op=op, dtype=dtype)
+            part = view("slice", e.shape(name))
+            e.emit(part, whole, suffix=f".part{place}", outputs=[name])
 
 
 def moved(e: Emission) -> None:

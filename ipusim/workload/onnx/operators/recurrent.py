@@ -113,12 +113,9 @@ def _direction(
 def _side_by_side(e: Emission, position: int, parts: list[str]) -> None:
     """Let the node's output hold the parts of all directions; a single part is a mere view."""
     output, several = e.node.output[position], len(parts) > 1
-    shape = e.shape(output)
-    params = Layout(
-        function="concat" if several else "reshape", elements=prod(shape), moves_data=several
-    )
-    op, dtype = e.name(f".output{position}"), e.dtype(output)
-    e.put(output, params, *parts, shape=shape, op=op, dtype=dtype)
+    function, elements = "concat" if several else "reshape", prod(e.shape(output))
+    params = Layout(function=function, elements=elements, moves_data=several)
+    e.emit(params, *parts, suffix=f".output{position}", outputs=[output])
 
 
 RECURRENT_HANDLERS: dict[str, Handler] = {"LSTM": recurrent, "GRU": recurrent}
