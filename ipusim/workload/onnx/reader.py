@@ -84,7 +84,6 @@ class OnnxContents:
 
     name: str
     source: str
-    ir_version: int
     opset: int
     """Version of the standard operator set."""
     opsets: tuple[onnx.OperatorSetIdProto, ...]
@@ -132,7 +131,6 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
     return OnnxContents(
         name=name,
         source=label,
-        ir_version=model.ir_version,
         opset=opset,
         opsets=tuple(copy.deepcopy(entry) for entry in model.opset_import),
         inputs=tuple(

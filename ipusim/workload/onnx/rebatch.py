@@ -96,12 +96,9 @@ class Rebatch:
         """
         x, name = p.input(0), p.node.output[0]
         before, sizes = self.values[x].shape, self.values[name].shape
-        if p.node.op_type == "Reshape":
-            outside = prod(before[:axis]) * self.within.get(x, 1)
-            first = [prod(sizes[:i]) for i in range(len(sizes))]
-            within = {i: outside // n for i, n in enumerate(first) if 0 < n <= outside}
-        else:
-            within = {axis + len(sizes) - len(before): 1}
+        outside = prod(before[:axis]) * self.within.get(x, 1)
+        first = [prod(sizes[:i]) for i in range(len(sizes))]
+        within = {i: outside // n for i, n in enumerate(first) if 0 < n <= outside}
         within = {i: n for i, n in within.items() if sizes[i] and sizes[i] % (n * self.before) == 0}
         if not within:
             return
