@@ -61,7 +61,7 @@ class Rebatch:
     def follow(self, node: Node, name: str, shape: Shape) -> None:
         """Note that the batch of a result lies where it does in an input with the same axis."""
         axis = self.axis(name, shape)
-        if axis is None or name not in self.values:
+        if axis is None:
             return
         for x in node.input:
             if x in self.within and self.values[name].shape[axis] in self.values[x].shape:
@@ -110,8 +110,7 @@ class Rebatch:
         at = min(within, key=rank)
         target = sized(sizes, at, sizes[at] // self.before * self.after)
         p.node.input[place] = p.context.constant(f"{name}.target", np.array(target, np.int64))
-        if within[at] > 1:
-            self.within[name] = within[at]
+        self.within[name] = within[at]
 
     def _note_alike(self, p: Parts) -> None:
         """Note a constant that repeats another, looks up alike places, or follows from such."""

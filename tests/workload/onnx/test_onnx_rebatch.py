@@ -186,6 +186,16 @@ def _learnt_positions(batch):
     return make_model(nodes, {"x": [batch, 64, 128]}, ["y"], weights), (64, 128)
 
 
+def _wide_mask(batch):
+    """A mask that was written for every item is repeated to as many as there are."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Expand", ["mask", "sizes"], ["wide"]),
+        helper.make_node("Add", ["x", "wide"], ["y"]),
+    ]
+    return make_model(nodes, {"x": [batch, 5, 8]}, ["y"], {"mask": [batch, 1, 8]}), (5, 8)
+
+
 def _flat_mask(batch):
     """SqueezeBERT's mask of keys is looked up in those of all items side by side."""
     nodes = [
@@ -199,7 +209,7 @@ def _flat_mask(batch):
 
 
 NETWORKS = (
-    *(_learnt_positions, _flat_mask),
+    *(_learnt_positions, _flat_mask, _wide_mask),
     *(_experts, _mask, _attention, _resize, _strides, _field),
     *(_shifted, _scattered, _tokens, _token, _states, _rows, _positions),
 )
