@@ -205,3 +205,11 @@ def rearranged_copy_cycles(moved_bytes: int, piece_bytes: int, chip: ChipLike) -
     per_1024 = 451 if piece_bytes % 8 == 0 else 3200 if piece_bytes % 4 == 0 else 5271
     whole = moved_bytes * per_1024 // 1024
     return max(0, whole - ceil_div(moved_bytes, chip.exchange_bytes_per_cycle))
+
+
+def piece_copy_cycles(pieces: int, chip: ChipLike) -> int:
+    """Return the cycles to copy pieces of 4 bytes or more, each by itself, beside their exchange.
+
+    One costs what the regression has for a piece of 4 bytes: a load and a store of one thread.
+    """
+    return rearranged_copy_cycles(4 * pieces, 4, chip)

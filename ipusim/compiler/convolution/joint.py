@@ -115,7 +115,7 @@ def _joint(
     return [
         planner.executed_plan(
             "joint",
-            plain[at].way.dims,
+            plain[at],
             *(array[at : at + 1] for array in (problems, vertices, works)),
         )
         for at in range(3)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ipusim.compiler.convolution.kernel import EXECUTE, NO_SPANS, SEARCH, kernel
-from ipusim.compiler.convolution.params import ConvPass, Dim
+from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works, joined
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.convolution.transforms import (
@@ -50,7 +50,9 @@ _AT_ONCE = 4
 class Plan:
     """The chosen partition of one convolution and what it costs.
 
-    `method` is the vertex type, `units` are the convolution units or chains that it uses,
+    `transform` names what is done to the convolution first: operands may be exchanged (`swap`), and
+    kernels of the dimensions `expand` moved into the input channels. `method` is the vertex type,
+    `units` are the convolution units or chains that it uses,
     `partial_bytes` those of a partial sum; `planned_cycles` is the planner's own objective, `cost`
     what runs, `partials` those of the fullest tile in one serial part, which has `part_channels`
     output channels, `evaluations` counts the partitions that the search looked at. Where no plan
@@ -60,6 +62,8 @@ class Plan:
 
     method: str
     transform: str
+    swap: bool
+    expand: tuple[int, ...]
     conv_groups_per_group: int
     in_chans_per_group: int
     out_chans_per_group: int
@@ -247,7 +251,7 @@ def _planned(
     transform = search.transforms[problem]
     return executed_plan(
         transform.name,
-        transform.way.dims,
+        transform,
         search.problems[problem : problem + 1],
         joined([search.vertices[vertex : vertex + 1]], VERTEX),
         work,
@@ -261,8 +265,8 @@ def _found(work: np.ndarray) -> bool:
 
 
 def executed_plan(
-    transform: str,
-    dims: tuple[Dim, ...],
+    name: str,
+    transform: Transform,
     problem: np.ndarray,
     vertex: np.ndarray,
     work: np.ndarray,
@@ -278,6 +282,7 @@ def executed_plan(
     if vertex["method"] == AMP:
         vertex["weight_load"] = executed_load(vertex["units"])
     work["split"] = work["best"]
+    dims = transform.way.dims
     kernel(EXECUTE, problem, vertex, NO_SPANS, work)
     window_cycles = windowed_cycles(vertex, work, dims)
     if window_cycles is not None:
@@ -285,7 +290,9 @@ def executed_plan(
     method, conv_groups, in_chans, out_chans, units, partial_bytes, *_ = vertex.item()
     return Plan(
         method=METHOD_NAMES[method],
-        transform=transform,
+        transform=name,
+        swap=transform.swap,
+        expand=transform.way.expand,
         conv_groups_per_group=conv_groups,
         in_chans_per_group=in_chans,
         out_chans_per_group=out_chans,

@@ -9,7 +9,7 @@ import windows
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
-from ipusim.compiler.tiles import Runs, Tile
+from ipusim.compiler.tiles import Runs, Tile, piece_copy_cycles
 from ipusim.compiler.vertices.elementwise import regrouping, scaled_add_runs_cycles
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import forward_graph, training_graph
@@ -90,6 +90,27 @@ def test_samples_of_a_window_are_blocks_of_their_own():
     turned = steps(graph)["weight gradient"]["transpose activations and gradients"]
     assert turned.exchange_bytes == sum(each.received for each in blocks)
     assert turned.compute_cycles == sum(each.cycles for each in blocks)
+
+
+@pytest.mark.parametrize(
+    ("channels", "transform", "in_windows"),
+    [((64, 192), "swap, expand 1", 192), ((128, 64), "expand 1", 128)],
+)
+def test_windows_are_copied_piece_by_piece(channels, transform, in_windows):
+    graph = training_graph(conv(in_channels=channels[0], out_channels=channels[1]), "float16")
+
+    def update(stack):
+        program = lower(graph.validate(), CHIP, stack, host_dtype=None)
+        return next(op for op in program.ops if op.name == "weight gradient")
+
+    found, otherwise = update(STACK), update(replace(STACK, copies_windows=False))
+    assert found.transform == transform
+    turned, placed = found.steps[:2]
+    # Of one operand, each row has three windows as long as one of the other; pieces hold the batch.
+    elements = -(-4 * in_windows * 28 * 3 * 28 // found.tiles)
+    assert placed.copy_cycles == piece_copy_cycles(-(-elements // 4), CHIP)
+    assert turned.copy_cycles == 0 < otherwise.steps[0].copy_cycles
+    assert 0 < otherwise.steps[1].copy_cycles < placed.copy_cycles
 
 
 def test_serial_parts_turn_their_own_slice():
@@ -183,6 +204,8 @@ def test_a_pointwise_weight_gradient_turns_blocks_of_its_own_group():
     update = steps(training_graph(pointwise(batch=64), "float16"))["weight gradient"]
     turned, placed = list(update.values())[:2]
     assert turned.exchange_bytes == pytest.approx(placed.exchange_bytes, rel=0.1)
+    # They are sent where they belong, so that nothing is copied.
+    assert turned.copy_cycles == placed.copy_cycles == 0
 
 
 def test_zeros_go_through_the_output_of_a_strided_pointwise_gradient():

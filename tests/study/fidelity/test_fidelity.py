@@ -108,13 +108,9 @@ def test_amp_vertex_against_silicon():
         (("gemm, forward", "2021-03", "GC2"), 0.4, 2.7),
         (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 1.0, 4.0),
         # Sums of forward, data gradient and weight gradient with its addition to the weights.
-        # Target 4 and 10. Even fields under pointwise kernels are 5 to 8 % slow since operands of
-        # weight gradients are sent to be transposed (6.5 and 5.5 before); odd ones are still fast.
-        # 3.5 and 7.0, and 7.0 on GC2, before neighbours were sent what each lacks of the other's:
-        # products and the rows kept back gained by that, these were slow already.
-        # 7.4 and 7.8 before casts of partials cost what their vertices do, 90 cycles over the plan.
-        (("convolution, three passes", "2021-03", "GC200"), 3.1, 7.5),
-        (("convolution, three passes", "2021-03", "GC2"), 3.0, 8.1),
+        # Target 4 and 10. 3.1 and 7.5, 3.0 and 8.1, before only windows were copied within tiles.
+        (("convolution, three passes", "2021-03", "GC200"), 1.9, 4.5),
+        (("convolution, three passes", "2021-03", "GC2"), 1.5, 4.4),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
         (("fully connected, three passes", "2021-03", "GC200"), 4.0, 15.0),  # target 5 and 20
         (("fully connected, three passes", "2021-03", "GC2"), 3.0, 15.5),
@@ -131,9 +127,10 @@ def test_amp_vertex_against_silicon():
         # together. Target 4; the larger, which sums four partials, is 5 and 9 % fast.
         (("gemm, forward (released)", "2021-03", "GC2"), 4.5, 7.8),
         (("gemm, forward (released)", "sdk_1.0.136", "GC2"), 3.8, 5.1),
-        # 3.3 and 6.5 before that: windows that are fast already have deep sums.
-        (("convolution, three passes (released)", "2021-03", "GC200"), 3.4, 7.5),
-        (("convolution, three passes (released)", "2021-03", "GC2"), 3.0, 10.5),
+        # 3.4 and 7.5, 3.0 and 10.5, before only windows were copied within tiles: what is left are
+        # pointwise layers of odd fields, 2 to 5 % fast, which copies that are not made had hidden.
+        (("convolution, three passes (released)", "2021-03", "GC200"), 2.7, 6.1),
+        (("convolution, three passes (released)", "2021-03", "GC2"), 3.2, 8.0),
     ],
 )
 def test_operations_against_ipumodel(operations, key, median, p90):
@@ -268,8 +265,8 @@ def test_tamu_tables_2_and_4(frame):
 REACHED = {
     "IPU rows predicted": 97.0,  # target 95
     # 5.3 and 26.7 until serial parts were counted, which their loops had not paid for; 5.4 until
-    # partials were dealt out in groups.
-    "calibrated, family left out: median error": 5.6,  # target 8
+    # partials were dealt out in groups; 5.6 until weight gradients copied windows only.
+    "calibrated, family left out: median error": 5.7,  # target 8
     "calibrated, family left out: 90th percentile": 27.2,  # target 30
     "specification only: median error": 14.0,  # target 15; 13.6 before that
     # 4.1 until neighbours were sent what each lacks of the other's, 4.2 until serial parts counted.
