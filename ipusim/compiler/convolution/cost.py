@@ -187,12 +187,17 @@ def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
     input_zeros = 0
     if vertex.method == SLIC:
         input_zeros = (part.slic_positions - part.positions) * in_chans * groups
-    elif part.kernel_padding > 0:
+    elif vertex.method == AMP and vertex.filter_height > 1:
         rows = part.kernel_padding
         if problem.era == ERA_1_0 and not problem.executing:
             # Tag 1.0.136 multiplies padding elements, not rows, by the size of an input row.
             rows = zeros
-        input_zeros = rows * problem.dims[0].kernel_dilation * part.columns * in_chans * groups
+        rows *= problem.dims[0].kernel_dilation
+        if problem.executing:
+            # The padding of the field too is made there (ConvVertices.cpp,
+            # truncateDilateAndPadInput): of a split field one end.
+            rows += -(-problem.dims[0].padding // min(2, split.dims[0].field))
+        input_zeros = rows * part.columns * in_chans * groups
     cost.tile_transform = -(-zeros * in_bytes // exchange)
     cost.tile_transform += -(-input_zeros * in_bytes // in_exchange)
 

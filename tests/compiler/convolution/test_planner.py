@@ -225,6 +225,18 @@ def test_parts_are_cut_where_channels_are_left_over():
     assert cut(1, 250, 8) == 0  # rearranged as the planner has it
 
 
+def test_what_fills_the_rows_of_an_amp_vertex_is_made_on_the_tile():
+    padding = {"padding_lower": (3, 3), "padding_upper": (3, 3)}
+    image = {"in_channels": 4, "field": (224, 224), "kernel": (7, 7), "stride": (2, 2)}
+    asked = ConvPass.of("conv", windows.conv(**image, **padding), 2)
+    found = plan(asked, load_chip("GC2"), load_stack("sdk-2.0").planner_rules())
+    assert str(found).startswith("AMP nx1 1x4x8 / b4 f019 f12 o8")
+    # Four kernel rows are multiplied at once: an eighth is added, to the input as well, besides
+    # the padding at one end of the field. Neighbours want the same input.
+    weights, inputs = 7 * 4 * 8, (1 + 3) * 56 * 4
+    assert found.cost.tile_transform == 2 * weights // 4 + 2 * inputs // 8
+
+
 def test_since_sdk_3_the_last_serial_part_may_be_smaller():
     shape, chip = product(2048, 50257, 1024), CHIPS["GC200"]
     before, since = (plan(shape, chip, replace(RULES["GC200"], era=era)) for era in (2, 3))

@@ -110,7 +110,7 @@ def test_amp_vertex_against_silicon():
         # Sums of forward, data gradient and weight gradient with its addition to the weights.
         # Target 4 and 10. 3.1 and 7.5, 3.0 and 8.1, before only windows were copied within tiles.
         (("convolution, three passes", "2021-03", "GC200"), 1.9, 4.5),
-        (("convolution, three passes", "2021-03", "GC2"), 1.5, 4.4),
+        (("convolution, three passes", "2021-03", "GC2"), 1.4, 4.1),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
         (("fully connected, three passes", "2021-03", "GC200"), 4.0, 15.0),  # target 5 and 20
         (("fully connected, three passes", "2021-03", "GC2"), 3.0, 15.5),
@@ -129,8 +129,8 @@ def test_amp_vertex_against_silicon():
         (("gemm, forward (released)", "sdk_1.0.136", "GC2"), 3.8, 5.1),
         # 3.4 and 7.5, 3.0 and 10.5, before only windows were copied within tiles: what is left are
         # pointwise layers of odd fields, 2 to 5 % fast, which copies that are not made had hidden.
-        (("convolution, three passes (released)", "2021-03", "GC200"), 2.7, 6.1),
-        (("convolution, three passes (released)", "2021-03", "GC2"), 3.2, 8.0),
+        (("convolution, three passes (released)", "2021-03", "GC200"), 2.6, 5.8),
+        (("convolution, three passes (released)", "2021-03", "GC2"), 3.2, 7.6),
     ],
 )
 def test_operations_against_ipumodel(operations, key, median, p90):
