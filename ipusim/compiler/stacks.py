@@ -26,6 +26,8 @@ class Stack(Sourced, file="stacks", word="software stack"):
     `planned_superstep_cycles` with an exchange that belongs to a convolution or a matrix product,
     `superstep_cycles` of any other, `loop_superstep_cycles` of all in a loop, and
     `compute_set_cycles` of a step without an exchange, `loop_compute_set_cycles` in a loop.
+    `cut_partials_percent` is how long partials are under way that several tiles send in two pieces
+    each, in percent of what one tile can receive them in.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Stack(Sourced, file="stacks", word="software stack"):
     loop_superstep_cycles: int
     compute_set_cycles: int
     loop_compute_set_cycles: int
+    cut_partials_percent: int
 
     def planner_rules(
         self, partials: str | None = None, available_memory_proportion: float | None = None

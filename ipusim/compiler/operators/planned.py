@@ -249,12 +249,10 @@ def _finish_result(m: Lowering, chosen: planner.Plan) -> None:
     """Sum or convert partials, put serial parts together, and the result where it belongs."""
     cost = chosen.cost
     if chosen.reduction_depth > 1:
-        # Each tile keeps its own share of the partials that it reduces.
-        depth, stages = chosen.reduction_depth, cost.stages
+        stages = cost.stages
         share, rest = divmod(cost.reduce, stages)
-        first = cost.reduce_first * (depth - 1) // depth
         work = m, chosen, "reduce partials", "poplin::ReduceAdd"
-        _part(*work, exchange=first, compute=share + rest)
+        _part(*work, exchange=_partials_exchange(m, chosen), compute=share + rest)
         for _ in range(1, stages):
             _part(*work, exchange=cost.reduce_rest // (stages - 1), compute=share)
     elif cost.reduce:
@@ -277,6 +275,22 @@ def _finish_result(m: Lowering, chosen: planner.Plan) -> None:
         atom = element_bytes(m.made.dtype)
         tile_bytes = ceil_div(m.made.elements * atom, chosen.tiles_used)
         m.copy("spread output", cycles=copy_cycles(tile_bytes, m.chip, atom_bytes=atom))
+
+
+def _partials_exchange(m: Lowering, chosen: planner.Plan) -> int:
+    """Return the cycles in which a tile receives the partials that it sums first.
+
+    It keeps its own share. Shares that do not divide the runs in which partials lie are sent in two
+    pieces each; from several tiles these take longer than what arrives
+    (`Stack.cut_partials_percent`).
+    """
+    depth, partials = chosen.reduction_depth, chosen.partials
+    cycles = chosen.cost.reduce_first * (depth - 1) // depth
+    grain = chosen.out_chans_per_group * chosen.conv_groups_per_group
+    share = ceil_div(partials.elements, grain * depth) * grain
+    if depth > 2 and chosen.cost.stages == 1 and not partials.one and partials.length % share:
+        cycles = ceil_div(cycles * m.stack.cut_partials_percent, 100)
+    return cycles
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,29 @@ def test_pieces_of_cut_parts_are_as_long_as_what_is_left_of_a_group():
     assert found["write slice"].copy_cycles == written * 3200 // 1024 - written // 4
 
 
+@pytest.mark.parametrize(
+    ("size", "sums", "cut"),
+    [
+        # 137 columns by five groups of channels: three others send what crosses a group's end.
+        ((200, 512, 10000), 4, True),
+        # One other has nobody to wait for.
+        ((200, 512, 20000), 2, False),
+        # Two tiles share a group of channels each.
+        ((512, 768, 3072), 4, False),
+    ],
+)
+def test_partials_in_two_pieces_from_several_tiles_take_longer(size, sums, cut):
+    m, k, n = size
+    found = []
+    for percent in (100, 145):
+        stack = replace(STACK, cut_partials_percent=percent)
+        plan, of_product = forward_of(MatMul(m=m, k=k, n=n), stack=stack)
+        assert f" i{sums} " in plan
+        found.append(of_product["reduce partials"].exchange_cycles)
+    exact, longer = found
+    assert longer == (-(-exact * 145 // 100) if cut else exact)
+
+
 def test_one_part_needs_no_counter():
     plan, found = forward_of(MatMul(m=512, k=4096, n=512))
     assert "s" not in plan.split("/")[1]

@@ -81,9 +81,10 @@ def test_every_interval_is_what_the_rows_give_and_holds(every_row):
     for kind in load_calibration().intervals:
         if kind in inside.index and inside.loc[kind, "families"] > 1:
             # Target 75 to 85. 67: of the 28 values of new networks in inference, from four
-            # families, all eight of FastSpeech lie outside (67.9 % inside). 90, was 88: of 46
-            # values of known networks on Bow 41 lie inside (89.1) since a superstep has one sync.
-            assert 67 <= inside.loc[kind, "inside_percent"] <= 90, kind
+            # families, all eight of FastSpeech lie outside (67.9 % inside). 93, was 90: of 65
+            # values of known networks in training on Classic 60 lie inside (92.3), as those
+            # of families left out err more than these since partials in two pieces take longer.
+            assert 67 <= inside.loc[kind, "inside_percent"] <= 93, kind
 
 
 def test_programs_are_those_of_the_golden():
@@ -101,16 +102,16 @@ def test_amp_vertex_against_silicon():
 @pytest.mark.parametrize(
     ("key", "median", "p90"),
     [
-        # 0.1 and 1.3 before partials were dealt out in groups: the product that sums four is 3 %
-        # fast on both chips now, as nothing is known of what their exchange waits for.
-        (("gemm, forward", "2021-03", "GC200"), 0.2, 2.0),
+        # 2.0, and 2.7 on GC2, before partials that several tiles send in two pieces took longer.
+        (("gemm, forward", "2021-03", "GC200"), 0.2, 1.3),
         # 0.7 and 4.0 before cut serial parts were put together.
-        (("gemm, forward", "2021-03", "GC2"), 0.4, 2.7),
-        (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 1.0, 4.0),
+        (("gemm, forward", "2021-03", "GC2"), 0.4, 1.3),
+        # 1.0 before the same: these were right with what regroups their operands, itself adopted.
+        (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 2.3, 3.6),
         # Sums of forward, data gradient and weight gradient with its addition to the weights.
         # Target 4 and 10. 3.1 and 7.5, 3.0 and 8.1, before only windows were copied within tiles.
-        (("convolution, three passes", "2021-03", "GC200"), 1.9, 4.5),
-        (("convolution, three passes", "2021-03", "GC2"), 1.4, 4.1),
+        (("convolution, three passes", "2021-03", "GC200"), 1.7, 4.0),
+        (("convolution, three passes", "2021-03", "GC2"), 1.5, 3.5),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
         (("fully connected, three passes", "2021-03", "GC200"), 4.0, 15.0),  # target 5 and 20
         (("fully connected, three passes", "2021-03", "GC2"), 3.0, 15.5),
@@ -124,13 +125,13 @@ def test_amp_vertex_against_silicon():
         (("fully connected, float, three passes", "2021-03", "GC2"), 10.0, 37.0),
         # Rows that were kept back until the model was made: what it came to on first sight, but for
         # the two products of 20,000 columns, 15 and 23 % fast until cut serial parts were put
-        # together. Target 4; the larger, which sums four partials, is 5 and 9 % fast.
-        (("gemm, forward (released)", "2021-03", "GC2"), 4.5, 7.8),
-        (("gemm, forward (released)", "sdk_1.0.136", "GC2"), 3.8, 5.1),
+        # together, 4.5 and 3.8 until partials in two pieces took longer. Target 4.
+        (("gemm, forward (released)", "2021-03", "GC2"), 2.7, 4.8),
+        (("gemm, forward (released)", "sdk_1.0.136", "GC2"), 2.2, 2.3),
         # 3.4 and 7.5, 3.0 and 10.5, before only windows were copied within tiles: what is left are
         # pointwise layers of odd fields, 2 to 5 % fast, which copies that are not made had hidden.
-        (("convolution, three passes (released)", "2021-03", "GC200"), 2.6, 5.8),
-        (("convolution, three passes (released)", "2021-03", "GC2"), 3.2, 7.6),
+        (("convolution, three passes (released)", "2021-03", "GC200"), 2.5, 5.2),
+        (("convolution, three passes (released)", "2021-03", "GC2"), 3.2, 7.5),
     ],
 )
 def test_operations_against_ipumodel(operations, key, median, p90):
@@ -252,8 +253,9 @@ def test_tamu_tables_2_and_4(frame):
     # 2 % fast, 18 and 16 before). The worst is EfficientNet-B0 now, whose processes are assumed.
     assert errors_of(frame, "tamu.table2", range(1, 5)).max() <= 15.7
     # Target 25; too slow as it was (57), and the seeds of its dropouts make it slower. 57.5 before
-    # neighbours were sent what each lacks of the other's, which slows it once more.
-    assert errors_of(frame, "tamu.table2", [5]).max() <= 57.7
+    # neighbours were sent what each lacks of the other's, 57.7 before partials in two pieces took
+    # longer: both slow it once more.
+    assert errors_of(frame, "tamu.table2", [5]).max() <= 58.1
     rates = frame.set_index("row_id")["calibrated"]
     on_ipus = [rates[f"tamu.table4.{number:02d}"] for number in range(6, 11)]
     assert on_ipus == sorted(on_ipus)
@@ -265,12 +267,13 @@ def test_tamu_tables_2_and_4(frame):
 REACHED = {
     "IPU rows predicted": 97.0,  # target 95
     # 5.3 and 26.7 until serial parts were counted, which their loops had not paid for; 5.4 until
-    # partials were dealt out in groups; 5.6 until weight gradients copied windows only.
-    "calibrated, family left out: median error": 5.7,  # target 8
+    # partials were dealt out in groups; 5.7 until partials in two pieces took longer.
+    "calibrated, family left out: median error": 5.8,  # target 8
     "calibrated, family left out: 90th percentile": 27.2,  # target 30
     "specification only: median error": 14.0,  # target 15; 13.6 before that
-    # 4.1 until neighbours were sent what each lacks of the other's, 4.2 until serial parts counted.
-    "inference, calibrated: median error": 4.4,  # target 6
+    # 4.1 until neighbours were sent what each lacks of the other's, 4.2 until serial parts counted,
+    # 4.4 until partials in two pieces took longer, by which training gains (5.2 to 4.4).
+    "inference, calibrated: median error": 4.9,  # target 6
     "scaling, series left out: median error": 2.3,  # target 3; 2.3 before, too
     # 82 until chips of a replica exchanged in turn, which costs both the same seconds; then 78.
     "pairs of Bow and Classic within 10 %": 82.6,  # target 75
