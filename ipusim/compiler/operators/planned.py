@@ -270,10 +270,11 @@ def _finish_result(m: Lowering, chosen: planner.Plan) -> None:
         name = "rearrange output"
         _part(m, chosen, name, "copy", exchange=cost.move_out, copy=cost.copy_out)
     if chosen.spreads_output:
-        # Copied with zeros between its elements into a tensor of its own (Convolution.cpp,
-        # convolutionPostprocess).
-        atom = element_bytes(m.made.dtype)
-        tile_bytes = ceil_div(m.made.elements * atom, chosen.tiles_used)
+        # Copied with zeros between its positions, where groups of channels sit together, into a
+        # tensor of its own (Convolution.cpp, convolutionPostprocess).
+        size = element_bytes(m.made.dtype)
+        atom = chosen.conv_groups_per_group * chosen.out_chans_per_group * size
+        tile_bytes = ceil_div(m.made.elements * size, chosen.tiles_used)
         m.copy("spread output", cycles=copy_cycles(tile_bytes, m.chip, atom_bytes=atom))
 
 
