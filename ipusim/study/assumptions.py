@@ -31,7 +31,6 @@ _BASIS = {
 }
 _MARK = re.compile(r"^\[([A-Z])\]\s*(.*)$", re.DOTALL)
 _DOUBTED_LABELS = ("inferred", "assumed", "fitted", "recalled", "weak")
-_SECONDS_TO_MS = 1e3
 AS_MODELLED = "as modelled"
 VARIANTS_FILE = "runs/assumptions.toml"
 
@@ -148,7 +147,7 @@ def sensitivity(rows: Sequence[PublishedRow]) -> pd.DataFrame:
         runs = [(AS_MODELLED, "", config)]
         runs += [(one.words, one.basis, one.of(config)) for one in variants if one.concerns(config)]
         for label, basis, config in runs:
-            latency = _SECONDS_TO_MS * run_step(model, config, tier="specification").latency_s
+            latency = 1e3 * run_step(model, config, tier="specification").latency_s
             modelled = latency if label == AS_MODELLED else modelled
             change = 100.0 * (latency / modelled - 1.0)
             error = error_percent(latency, row.value)

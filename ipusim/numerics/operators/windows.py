@@ -28,8 +28,6 @@ def _softmax_rows(node: Node, x: np.ndarray) -> tuple[np.ndarray, int | None]:
     axis = node.attributes.get("axis", -1 if modern else 1) % x.ndim
     if not modern:
         return x.reshape(int(np.prod(x.shape[:axis])), -1), None
-    if axis == x.ndim - 1:
-        return x.reshape(-1, x.shape[-1]), None
     return np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis]), axis
 
 

@@ -16,7 +16,6 @@ _COMPUTE = ("conv", "norm", "other")
 """Kinds of compute that are told apart, all others being "other"."""
 _BLOCK = re.compile(r"^layer(\d)\.(\d+)\.")
 _HEAD_KINDS = ("reduce", "matmul", "softmax")
-_SECONDS_TO_MS = 1e3
 
 
 def latency_parts(batch_sizes: Sequence[int], **changes: str) -> pd.DataFrame:
@@ -25,7 +24,7 @@ def latency_parts(batch_sizes: Sequence[int], **changes: str) -> pd.DataFrame:
     for row in latency_rows(batch_sizes, **changes):
         report = report_for(row.run.micro_batch or 1, **changes)
         parts = _parts_ms(report)
-        total = _SECONDS_TO_MS * report.result.latency_s
+        total = 1e3 * report.result.latency_s
         # rounded: a difference of sums, else noise would be printed
         waiting = round(max(0.0, total - sum(parts.values())), 9)
         whole = {"waiting_ms": waiting, "latency_ms": total, "published_ms": row.value}
@@ -39,8 +38,8 @@ def _parts_ms(report: Report) -> dict[str, float]:
     work = kinds.where(kinds.isin(_COMPUTE), "other")
     device, io = 1e-3 * by_group(report.layers, work).set_index("group"), report.result.io
     return {
-        "host_work_ms": _SECONDS_TO_MS * io.work_s,
-        "transfers_ms": _SECONDS_TO_MS * io.exposed_s,
+        "host_work_ms": 1e3 * io.work_s,
+        "transfers_ms": 1e3 * io.exposed_s,
         "sync_ms": device["sync_us"].sum(),
         "exchange_ms": device["exchange_us"].sum(),
         "copies_ms": device["copy_us"].sum(),
