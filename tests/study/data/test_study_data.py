@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -253,6 +254,7 @@ def swap_text(old: str, new: str):
         ("runs/configurations.csv", swap_text(",false,", ",perhaps,"), "give true or false"),
         ("runs/configurations.csv", swap_text("resnet,resnet50,Bow Pod128", "resnet,,Bow Pod128"),
          "neither a model"),
+        ("runs/configurations.csv", swap_text(",1281167,", ",0,"), "items .* is not above 0"),
         ("runs/configurations.csv", swap_text("results.training.002", "results.training.001"),
          "twice"),
         ("runs/host_times.csv", swap_text("results.training.038", "results.training.036"),
@@ -268,6 +270,18 @@ def test_damaged_data_gives_one_sentence(data_copy, file, damage, says):
     with pytest.raises(DataError, match=says) as caught:
         load_rows()
     assert str(caught.value).count("\n") == 0
+
+
+def test_a_column_that_is_no_option_is_refused(data_copy):
+    swap_text("running_mean", "walking_mean")(data_copy / "runs" / "configurations.csv")
+    with pytest.raises(UnknownNameError, match="'walking_mean': did you mean 'running_mean'"):
+        load_runs()
+
+
+def test_items_of_a_step_need_a_micro_batch():
+    run = dataclasses.replace(load_runs()["qwant.batch2"], micro_batch=None)
+    with pytest.raises(DataError, match="'qwant.batch2' has no micro-batch or no replica count"):
+        _ = run.items_per_step
 
 
 def test_timed_loaders_reach_the_simulation_in_seconds():
