@@ -7,7 +7,7 @@ one per table. Whatever is wrong with a file is said in one sentence.
 import csv
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -69,7 +69,7 @@ def notebooks_dir() -> Path:
 
 
 class _Table(dict[str, Any]):
-    """A table of a TOML file; a key that it lacks is a DataError."""
+    """A table of a TOML file, or a line of CSV; a key that it lacks is a DataError."""
 
     def __init__(self, entries: Mapping[str, Any], file: str, place: str = "") -> None:
         self.where = f"{place}in {file}"
@@ -108,32 +108,29 @@ def _parse(path: Path, name: str) -> dict[str, Any]:
         return _Table(tomllib.loads(path.read_text(encoding="utf-8")), name)
 
 
-def read_records(path: Path, required: Iterable[str] = ()) -> list[dict[str, str]]:
+def read_records(path: Path) -> list[dict[str, str]]:
     """Read a UTF-8 CSV file with a header into one dictionary of texts per line.
 
-    A DataError if the file is missing, is not UTF-8 CSV, lacks a `required` column, has a line of
-    another length or has no line at all.
+    A DataError if the file is missing, is not UTF-8 CSV, has a line of another length or has no
+    line at all; and for a column that it lacks, where a line is asked for it.
     """
     with _reading(path.name, "a UTF-8 CSV file"), path.open(newline="", encoding="utf-8") as handle:
         lines = [line for line in csv.reader(handle, strict=True) if line]
     if len(lines) < 2:
         raise DataError(f"The data file {path.name} has no rows: {_RESTORE}.")
     header, *body = lines
-    missing = [name for name in required if name not in header]
-    if missing:
-        raise DataError(f"The data file {path.name} lacks the column {missing[0]!r}: {_RESTORE}.")
     for number, line in enumerate(body, start=1):
         if len(line) != len(header):
             raise DataError(
                 f"Row {number} of the data file {path.name} has {len(line)} cells instead of "
                 f"{len(header)}: {_RESTORE}."
             )
-    return [dict(zip(header, line, strict=True)) for line in body]
+    return [_Table(dict(zip(header, line, strict=True)), path.name) for line in body]
 
 
-def evidence_records(name: str, required: Iterable[str] = ()) -> list[dict[str, str]]:
+def evidence_records(name: str) -> list[dict[str, str]]:
     """Read a file of data/evidence, as `read_records` does and with its errors."""
-    return read_records(data_dir() / "evidence" / name, required)
+    return read_records(data_dir() / "evidence" / name)
 
 
 def number_cell(record: dict[str, str], column: str, path: Path) -> float:
@@ -159,10 +156,9 @@ def read(kind: type[_Record], file: str, *, table: str = "") -> tuple[_Record, .
 @cache
 def _read(kind: type[_Record], path: Path, file: str, table: str) -> tuple[_Record, ...]:
     if path.suffix == ".csv":
-        needed = [item.name for item in fields(kind) if _default(item) is MISSING]
         return tuple(
             _record(kind, {name: text for name, text in line.items() if text}, line, path.name)
-            for line in read_records(path, needed)
+            for line in read_records(path)
         )
     tables = _parse(path, file)
     first = fields(kind)[0].name

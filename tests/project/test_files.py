@@ -70,7 +70,7 @@ def test_tables_become_records_with_records_in_them(written):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.csv", "key,share\none,1\n", "lacks the column 'count'"),
+        ("a.csv", "key,share\none,1\n", "'count' of 'one' in a.csv is missing"),
         ("b.csv", "key,count\none,\n", "'count' of 'one' in b.csv is missing"),
         ("c.csv", "key,count\none,1.5\n", "'count' of 'one' in c.csv is '1.5': use a whole number"),
         ("d.csv", "key,count,share\none,1,much\n", "'much': use a number"),

@@ -52,8 +52,7 @@ def facts(system: System) -> pd.DataFrame:
 
 def _published() -> list[dict[str, str]]:
     """Return the slides' hardware numbers as they stand in the file."""
-    columns = ("row_id", "component", "attribute", "value", "unit", "qualifier")
-    return read_records(files.data_dir() / "published" / "argonne_hardware.csv", columns)
+    return read_records(files.data_dir() / "published" / "argonne_hardware.csv")
 
 
 def machine_frame() -> pd.DataFrame:

@@ -170,7 +170,8 @@ def record_rows(
 @cache
 def recorded() -> pd.DataFrame:
     """Return the recorded runs: a line per schedule, seed and arithmetic, errors in pixels."""
-    frame = pd.DataFrame(evidence_records(RECORD, _COLUMNS))
+    lines = evidence_records(RECORD)
+    frame = pd.DataFrame({name: [line[name] for line in lines] for name in _COLUMNS})
     numbers = frame.columns.difference(["schedule", "method"])
     return frame.assign(**frame[numbers].apply(pd.to_numeric))
 

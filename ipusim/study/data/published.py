@@ -105,21 +105,12 @@ class PublishedTable:
     run: str = "row_id"
     model: str = ""
 
-    @property
-    def columns(self) -> set[str]:
-        """Columns that the file must have."""
-        named = {"row_id", "src_line", self.run, self.section}
-        named |= {column.partition("=")[0] for column in self.label}
-        for number in self.numbers:
-            named |= {number.column, number.metric_column, number.unit_column}
-        return named - {"", "model" if self.model else ""}
 
-
-def _label(record: dict[str, str], columns: Iterable[str]) -> str:
+def _label(record: dict[str, str], table: PublishedTable) -> str:
     """Join the printed cells that name a row; bare numbers get their column's name or word."""
     parts = []
-    for column, _, word in (column.partition("=") for column in columns):
-        text = record[column]
+    for column, _, word in (column.partition("=") for column in table.label):
+        text = table.model if table.model and column == "model" else record[column]
         if text:
             bare = text.replace(".", "", 1).isdigit()
             parts.append(f"{word or column} {text}" if bare else text)
@@ -129,7 +120,7 @@ def _label(record: dict[str, str], columns: Iterable[str]) -> str:
 def _rows_of(
     table: PublishedTable, path: Path, runs: dict[str, RunConfiguration]
 ) -> Iterator[PublishedRow]:
-    for record in read_records(path, sorted(table.columns)):
+    for record in read_records(path):
         run_id = record[table.run]
         if run_id not in runs:
             raise DataError(
@@ -137,7 +128,6 @@ def _rows_of(
                 "add one."
             )
         section = record[table.section] if table.section else ""
-        named = record | ({"model": table.model} if table.model else {})
         for number in table.numbers:
             if not record[number.column]:
                 continue
@@ -152,7 +142,7 @@ def _rows_of(
                 value=number_cell(record, number.column, path),
                 printed=record[number.column],
                 restates=number.restates.get(metric, ""),
-                label=_label(named, table.label),
+                label=_label(record, table),
                 source_line=record["src_line"],
             )
 
@@ -239,5 +229,5 @@ def load_claims(study: str) -> pd.DataFrame:
     """Return the claims of a study by claim_id, as text: ``value``, ``qualifier`` and all else."""
     check_name("study", study, CLAIM_FILES)
     path = files.data_dir() / "published" / CLAIM_FILES[study]
-    claims = pd.DataFrame(read_records(path, ("row_id",))).set_index("claim_id", drop=False)
+    claims = pd.DataFrame(read_records(path)).set_index("claim_id", drop=False)
     return claims.rename(columns={"ratio_or_value": "value", "qualifier_note": "qualifier"})

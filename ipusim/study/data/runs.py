@@ -1,7 +1,6 @@
 """How each published row was run: the options that a prediction of that row needs."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -72,10 +71,10 @@ RunConfiguration = make_dataclass(
 _FACTS = tuple(one.name for one in fields(_Facts))
 
 
-def _options(path: Path, needed: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _options(path: Path) -> dict[str, dict[str, Any]]:
     """Return the options that the lines of a file give, by run."""
     found: dict[str, dict[str, Any]] = {}
-    for record in read_records(path, needed):
+    for record in read_records(path):
         run_id = record["run_id"]
         if run_id in found:
             raise DataError(f"{path.name} holds run {run_id!r} twice: remove one of the lines.")
@@ -111,8 +110,8 @@ def _check_run(run: RunConfiguration) -> None:
 
 @lru_cache(maxsize=4)
 def _load(folder: Path) -> dict[str, RunConfiguration]:
-    options = _options(folder / CONFIGURATIONS_FILE, _FACTS)
-    times = _options(folder / HOST_TIMES_FILE, ("run_id", "source"))
+    options = _options(folder / CONFIGURATIONS_FILE)
+    times = _options(folder / HOST_TIMES_FILE)
     runs = {}
     for facts in read(_Facts, f"runs/{CONFIGURATIONS_FILE}"):
         given = options[facts.run_id] | times.pop(facts.run_id, {})

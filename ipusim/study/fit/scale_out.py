@@ -132,7 +132,7 @@ def _exact_collective_s(one: Sample, two: Sample, reduction_s: float) -> float |
 
 def fit_compile() -> Fitted:
     """Fit seconds per compiled vertex and tile to compile times of a stencil: least squares."""
-    rows_read = evidence_records("ipu_microbench.csv", ("metric", "size", "value"))
+    rows_read = evidence_records("ipu_microbench.csv")
     records = [row for row in rows_read if row["metric"] == "compile_time"]
     tiles = load_chip("GC2").tiles
     ipus = [int(record["size"].split()[0]) for record in records]

@@ -87,7 +87,7 @@ def _printed_lines() -> dict[str, dict[str, str]]:
         record["row_id"]: {name: record.get(name, "").removeprefix("SDK ") for name in PRINTED}
         for table in published_tables()
         if table.study == STUDY
-        for record in read_records(data_dir() / "published" / table.file, ["row_id"])
+        for record in read_records(data_dir() / "published" / table.file)
     }
 
 

@@ -34,8 +34,9 @@ def load_expected() -> pd.DataFrame:
     """Read the recorded counts, as `count_verdicts` gives them."""
     source = expected_path()
     try:
-        recorded = pd.DataFrame(read_records(source, [*_KEYS, *_COUNTS]))
-        return recorded.set_index(_KEYS)[_COUNTS].astype(int)
+        lines = [[line[name] for name in (*_KEYS, *_COUNTS)] for line in read_records(source)]
+        recorded = pd.DataFrame(lines, columns=[*_KEYS, *_COUNTS])
+        return recorded.set_index(_KEYS).astype(int)
     except (DataError, ValueError) as error:
         raise DataError(
             f"{source.name} holds no counts ({error}): run 'ipusim validate --record'."

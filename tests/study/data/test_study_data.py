@@ -245,7 +245,7 @@ def swap_text(old: str, new: str):
         ("published/tamu_table1.csv", lambda path: path.write_bytes(b"\xff\xfe"), "not a UTF-8"),
         ("published/tamu_table1.csv", lambda path: path.write_text(""), "has no rows"),
         ("published/tamu_table2.csv", cut_last_line, "cells instead of"),
-        ("published/tamu_table3.csv", swap_text("throughput_img_s", "speed"), "lacks the column"),
+        ("published/tamu_table3.csv", swap_text("throughput_img_s", "speed"), "is missing"),
         ("published/tamu_table3.csv", swap_text(",1181,", ",118l,"), "use a number"),
         ("published/tamu_table3.csv", swap_text(",1181,", ",nan,"), "not a finite"),
         ("published/tamu_table3.csv", swap_text("tamu.table3.02", "tamu.table3.01"), "used twice"),
@@ -290,6 +290,8 @@ def test_timed_loaders_reach_the_simulation_in_seconds():
     assert timed == {run_id for run_id, run in runs.items() if run.dataset == "prepared"}
     assert runs["results.training.038"].options()["loader_item_s"] == pytest.approx(2.13e-3)
     assert "loader_item_s" not in runs["results.training.036"].options()
+    lines = files.read_records(files.data_dir() / "runs" / "host_times.csv")
+    assert all(line["source"] for line in lines)
 
 
 def test_products_in_parts_are_products_of_their_models():
