@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import json
 import zlib
-from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
-from itertools import accumulate, chain, islice, pairwise
+from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from ipusim.compiler.memory import require_room
 from ipusim.compiler.program import LoweredOp, Program, Superstep
@@ -92,7 +91,7 @@ def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Progra
 
     program = lower(graph, chip, stack, **options)
     if path is not None:
-        _write(path, program)
+        write_kept(path, _to_bytes(program))
     return program
 
 
@@ -120,75 +119,52 @@ def _read(path: Path) -> Program | None:
         return None
 
 
-def _write(path: Path, program: Program) -> None:
-    """Keep a program whose numbers are integers of 64 bits, as they are unless it is absurd."""
-    try:
-        write_kept(path, _to_bytes(program))
-    except (TypeError, OverflowError):
-        return
-
-
-# A kept program is a line of JSON (its texts) and a table of integers for its operations and one
-# for the supersteps of those that differ, field by field: read several times as fast as object by
-# object, and it can only ever be read as texts and numbers.
-
-
-def _columns(kind: type, rows: tuple[Any, ...], texts: dict[str, int]) -> array[int]:
-    """Return objects as integers, field after field; a text is its number among all texts."""
-    columns = array("q")
-    for name, is_text in _kept_fields(kind):
-        values = map(attrgetter(name), rows)
-        columns.extend([texts.setdefault(t, len(texts)) for t in values] if is_text else values)
-    return columns
-
-
-def _objects(kind: type, columns: array[int], texts: list[str]) -> list[Any]:
-    """Return the objects again, their fields filled in without a call for each object."""
-    count = len(columns) // len(_kept_fields(kind))
-    objects = [kind.__new__(kind) for _ in range(count)]
-    for index, (name, is_text) in enumerate(_kept_fields(kind)):
-        values = columns[index * count : (index + 1) * count]
-        _fill(kind, name, objects, [texts[number] for number in values] if is_text else values)
-    return objects
-
-
-def _fill(kind: type, name: str, objects: list[Any], values: Any) -> None:
-    """Set one field of frozen objects with slots."""
-    deque(map(getattr(kind, name).__set__, objects, values), maxlen=0)
+# A kept program is JSON: its operations field by field, and so the supersteps of those that differ.
+# That is read several times as fast as object by object, and only ever as texts and numbers.
 
 
 @cache
-def _kept_fields(kind: type) -> tuple[tuple[str, bool], ...]:
-    """Return the fields that are kept, and whether each is a text."""
-    hints = get_type_hints(kind)
-    names = (one.name for one in fields(kind) if one.name != "steps")
-    return tuple((name, hints[name] is str) for name in names)
+def _kept_fields(kind: type) -> tuple[str, ...]:
+    """Return the fields that are kept as they are."""
+    return tuple(one.name for one in fields(kind) if one.name != "steps")
+
+
+def _columns(kind: type, rows: Collection[Any]) -> list[list[Any]]:
+    """Return objects field by field."""
+    return [[*map(attrgetter(name), rows)] for name in _kept_fields(kind)]
+
+
+def _objects(kind: type, columns: list[list[Any]]) -> list[Any]:
+    """Return the objects again, their fields filled in without a call for each object."""
+    objects = [kind.__new__(kind) for _ in columns[0]]
+    for name, values in zip(_kept_fields(kind), columns, strict=True):
+        _fill(kind, name, objects, values)
+    return objects
+
+
+def _fill(kind: type, name: str, objects: list[Any], values: list[Any]) -> None:
+    """Set one field of frozen objects with slots."""
+    if len(values) != len(objects):
+        raise ValueError("not the fields of a program")
+    deque(map(getattr(kind, name).__set__, objects, values), maxlen=0)
 
 
 def _to_bytes(program: Program) -> bytes:
-    texts: dict[str, int] = {}
-    ops = _columns(LoweredOp, program.ops, texts)
     alike = {id(op.steps): op.steps for op in program.ops}
     places = {key: place for place, key in enumerate(alike)}
-    chosen = array("q", [places[id(op.steps)] for op in program.ops])
-    counts = array("q", map(len, alike.values()))
-    steps = _columns(Superstep, tuple(chain.from_iterable(alike.values())), texts)
-    tables = (ops, chosen, counts, steps)
-    head = json.dumps({"sizes": list(map(len, tables)), "texts": list(texts)})
-    return zlib.compress(head.encode() + b"\n" + b"".join(map(bytes, tables)), 1)
+    about = {
+        "ops": _columns(LoweredOp, program.ops),
+        "chosen": [places[id(op.steps)] for op in program.ops],
+        "counts": [*map(len, alike.values())],
+        "steps": _columns(Superstep, [*chain.from_iterable(alike.values())]),
+    }
+    # Some numbers are numpy's.
+    return zlib.compress(json.dumps(about, default=int, separators=(",", ":")).encode(), 1)
 
 
 def _from_bytes(content: bytes) -> Program:
-    head, _, body = zlib.decompress(content).partition(b"\n")
-    about = json.loads(head)
-    numbers = array("q")
-    numbers.frombytes(body)
-    ends = list(accumulate(about["sizes"]))
-    ops, chosen, counts, steps = (numbers[begin:end] for begin, end in pairwise([0, *ends]))
-    made = iter(_objects(Superstep, steps, about["texts"]))
-    objects = _objects(LoweredOp, ops, about["texts"])
-    if len(objects) != len(chosen) or sum(counts) * len(_kept_fields(Superstep)) != len(steps):
-        raise ValueError("not the tables of a program")
-    alike = [tuple(islice(made, count)) for count in counts]
-    _fill(LoweredOp, "steps", objects, [alike[place] for place in chosen])
-    return Program(tuple(objects))
+    about = json.loads(zlib.decompress(content))
+    ops, steps = _objects(LoweredOp, about["ops"]), iter(_objects(Superstep, about["steps"]))
+    alike = [tuple(islice(steps, count)) for count in about["counts"]]
+    _fill(LoweredOp, "steps", ops, [alike[place] for place in about["chosen"]])
+    return Program(tuple(ops))
