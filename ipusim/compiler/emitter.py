@@ -19,7 +19,6 @@ from ipusim.compiler.program import Superstep
 from ipusim.compiler.reduction import Reduction, Stage
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import (
-    ChipLike,
     CodeletVersion,
     Tile,
     ceil_div,
@@ -37,6 +36,7 @@ from ipusim.compiler.vertices.broadcast import (
 )
 from ipusim.compiler.vertices.training import Expression, generated_cycles
 from ipusim.errors import ConfigError
+from ipusim.machine import Chip
 
 DEFAULT_GROUPING = 16
 """Channels that sit together in memory where no plan says otherwise (poplibs: what convolutions
@@ -122,7 +122,7 @@ class Emitter:
     `superstep_cycles` are sync and control code of a step with an exchange.
     """
 
-    chip: ChipLike
+    chip: Chip
     stack: Stack
     steps: list[Superstep] = field(default_factory=list)
     tiles: int = 0

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layout
 from ipusim.compiler.tiles import (
-    ChipLike,
     CodeletVersion,
     Tile,
     ceil_div,
@@ -27,11 +26,8 @@ from ipusim.compiler.tiles import (
     vector_width,
 )
 from ipusim.compiler.vertices.elementwise import cast_cycles
-from ipusim.compiler.vertices.reduce import (
-    ReduceVertex,
-    Region,
-    compute_set_cycles,
-)
+from ipusim.compiler.vertices.reduce import ReduceVertex, Region, compute_set_cycles
+from ipusim.machine import Chip
 
 _SUMS = ("add", "square_add")
 
@@ -55,7 +51,7 @@ class Stage(NamedTuple):
     vertices: tuple[int, ...] = ()
 
 
-def together(stages: Sequence[Stage], chip: ChipLike) -> Stage:
+def together(stages: Sequence[Stage], chip: Chip) -> Stage:
     """Return the compute set in which stages run at once: their vertices share the workers.
 
     So poplibs reduces several tensors (lib/popops/reduction/Reduction.cpp, reduceMany).
@@ -109,13 +105,13 @@ class Reduction:
         kept = zip(self.sizes, self.reduced, strict=True)
         return prod(size for size, reduced in kept if not reduced)
 
-    def stages(self, chip: ChipLike, codelets: CodeletVersion) -> tuple[Stage, ...]:
+    def stages(self, chip: Chip, codelets: CodeletVersion) -> tuple[Stage, ...]:
         """Return the stages in order; none if nothing is reduced."""
         return _stages(self, chip, codelets) if any(self.reduced) else ()
 
 
 @lru_cache(maxsize=4096)
-def _stages(asked: Reduction, chip: ChipLike, codelets: CodeletVersion) -> tuple[Stage, ...]:
+def _stages(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[Stage, ...]:
     """Return the stages of a reduction; networks repeat the same ones many times."""
     total, partials = prod(asked.sizes), asked.partials
     share = asked.per_tile or linear_share(total, asked.dtype, chip)
@@ -189,7 +185,7 @@ def _between_tiles(
     return stages + compute_sets("reduce to output", vertices, chip.workers, received)
 
 
-def _results_per_tile(outputs: int, partials: str, chip: ChipLike) -> int:
+def _results_per_tile(outputs: int, partials: str, chip: Chip) -> int:
     """Return the outputs on the fullest tile (mapping of intermediateToOutput)."""
     width = vector_width(partials, chip)
     return largest_part(outputs, width, chip.tiles, 4 * width)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ipusim.errors import ConfigError, unknown_name
+from ipusim.machine import Chip
 from ipusim.workload.graph import DTYPE_BYTES
 
 BYTES_PER_ELEMENT = DTYPE_BYTES | {"uint32": 4, "int8": 1}
@@ -16,16 +17,6 @@ MIN_BYTES_PER_TILE = 128
 # Versions of poplibs whose estimators and operation structures were read: tag 1.0.136 (SDK 1.0)
 # and tag sdk/poplar/2.4.0.
 CODELET_VERSIONS = ("2020-01", "2021-11")
-
-
-class ChipLike(Protocol):
-    """The chip properties that codelet costs need."""
-
-    tiles: int
-    workers: int
-    data_path_bytes: int
-    exchange_bytes_per_cycle: int
-    memcpy_bytes_per_cycle: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +47,7 @@ def codelet_version(text: str) -> CodeletVersion:
 class Tile(NamedTuple):
     """A tile of a chip, and the version by whose formulas its vertices are timed."""
 
-    chip: ChipLike
+    chip: Chip
     version: str
 
     @property
@@ -83,7 +74,7 @@ def element_bytes(dtype: str) -> int:
     return BYTES_PER_ELEMENT[dtype]
 
 
-def vector_width(dtype: str, chip: ChipLike) -> int:
+def vector_width(dtype: str, chip: Chip) -> int:
     """Return the elements that fit into one access of the data path, at least one."""
     return max(1, chip.data_path_bytes // element_bytes(dtype))
 
@@ -160,7 +151,7 @@ def largest_part(total: int, grain: int, max_parts: int, min_part: int = 1) -> i
     return max(last, whole * grain) if parts > 1 else total
 
 
-def linear_share(elements: int, dtype: str, chip: ChipLike) -> int:
+def linear_share(elements: int, dtype: str, chip: Chip) -> int:
     """Return the elements on the fullest tile of a tensor that is spread linearly over the chip.
 
     Source: poplibs lib/poputil/TileMapping.cpp, mapTensorLinearly: grain of one vector, at least
@@ -175,14 +166,14 @@ def linear_share(elements: int, dtype: str, chip: ChipLike) -> int:
     return largest_part(elements, grain, chip.tiles, least)
 
 
-def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None) -> int:
+def tile_share(elements: int, dtype: str, chip: Chip, tiles_used: int | None) -> int:
     """Return the elements on the fullest of given tiles, `linear_share` if they are None."""
     if tiles_used is None:
         return linear_share(elements, dtype, chip)
     return largest_part(elements, vector_width(dtype, chip), tiles_used)
 
 
-def copy_cycles(copied_bytes: int, chip: ChipLike, *, atom_bytes: int | None = None) -> int:
+def copy_cycles(copied_bytes: int, chip: Chip, *, atom_bytes: int | None = None) -> int:
     """Return the cycles of copying bytes within the slowest tile.
 
     Straight copies run at `memcpy_bytes_per_cycle`. Rearrangements, which move `atom_bytes`
@@ -195,7 +186,7 @@ def copy_cycles(copied_bytes: int, chip: ChipLike, *, atom_bytes: int | None = N
     return ceil_div(5 * copied_bytes, 4 * rate)
 
 
-def rearranged_copy_cycles(moved_bytes: int, piece_bytes: int, chip: ChipLike) -> int:
+def rearranged_copy_cycles(moved_bytes: int, piece_bytes: int, chip: Chip) -> int:
     """Return the copies within a tile that a rearrangement in pieces takes beside its exchange.
 
     Poplibs' regression over 10,000 random rearrangements (lib/poplin/ConvModel.cpp, tag

@@ -10,7 +10,8 @@ the gradient.
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ipusim.compiler.tiles import ChipLike, ceil_div, distinct_splits
+from ipusim.compiler.tiles import ceil_div, distinct_splits
+from ipusim.machine import Chip
 from ipusim.workload.graph import AlignmentLoss
 
 LOG_ADD_CYCLES, LOG_MULTIPLY_CYCLES = 16, 1
@@ -62,7 +63,7 @@ def gradient_cycles(labels: int, *, extra_blank: bool) -> int:
 
 
 @lru_cache(maxsize=256)
-def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: ChipLike) -> CtcPlan:
+def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: Chip) -> CtcPlan:
     """Return the cheapest split: least cycles, then least memory, then fewest tiles."""
     best: tuple[tuple[int, int, int], CtcPlan] | None = None
     for time in distinct_splits(op.steps, op.steps):
@@ -83,9 +84,7 @@ def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: ChipLike) -> CtcPlan:
     return best[1]
 
 
-def _plan(
-    op: AlignmentLoss, parts: tuple[int, int, int], blank_apart: bool, chip: ChipLike
-) -> CtcPlan:
+def _plan(op: AlignmentLoss, parts: tuple[int, int, int], blank_apart: bool, chip: Chip) -> CtcPlan:
     """Return what a split into parts of batch, time and labels costs."""
     batch, time, label = parts
     # With an odd number of parts one direction waits for the other in the middle.
@@ -107,7 +106,7 @@ def _plan(
     )
 
 
-def _cycles(plan: CtcPlan, chip: ChipLike) -> int:
+def _cycles(plan: CtcPlan, chip: Chip) -> int:
     moved = plan.exchange_bytes + plan.gradient_exchange_bytes
     fixed = 2 * (_EXCHANGE_CYCLES + _SYNC_CYCLES)
     exchange = moved // chip.exchange_bytes_per_cycle

@@ -9,7 +9,8 @@ worker keeps the largest of its part of a row, and further steps compare 32 of t
 from collections import Counter
 
 from ipusim.compiler.emitter import Emitter, Placed
-from ipusim.compiler.tiles import ChipLike, ceil_div, copy_cycles, element_bytes
+from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
+from ipusim.machine import Chip
 
 _WORKER_ELEMENTS = 32
 """Elements that a worker gets at least, and partials that one compares."""
@@ -50,7 +51,7 @@ def argmax(m: Emitter, x: Placed) -> None:
     _compare_partials(m, whole + Counter(cut.values()), x.dtype)
 
 
-def _shares(elements: int, chip: ChipLike) -> tuple[int, int]:
+def _shares(elements: int, chip: Chip) -> tuple[int, int]:
     """Return into how many equal shares the elements are cut, and the largest of these."""
     least = max(chip.workers * _WORKER_ELEMENTS, ceil_div(elements, chip.tiles))
     shares = ceil_div(elements, least)
@@ -74,7 +75,7 @@ def _pieces(begin: int, end: int, length: int) -> list[tuple[int, int, int]]:
     return pieces
 
 
-def _split(elements: int, chip: ChipLike) -> tuple[int, int]:
+def _split(elements: int, chip: Chip) -> tuple[int, int]:
     """Return the elements of a worker and the partials that all workers leave."""
     if elements // chip.workers < _WORKER_ELEMENTS:
         return _WORKER_ELEMENTS, ceil_div(elements, _WORKER_ELEMENTS)
@@ -82,7 +83,7 @@ def _split(elements: int, chip: ChipLike) -> tuple[int, int]:
     return ceil_div(elements, chip.workers * vertices), chip.workers * vertices
 
 
-def _gather_cycles(elements: int, worker: int, dtype: str, chip: ChipLike) -> int:
+def _gather_cycles(elements: int, worker: int, dtype: str, chip: Chip) -> int:
     """Return the cycles of the vertices that read `elements` of one row on a tile."""
     vertices = ceil_div(elements, chip.workers * worker)
     if dtype.startswith("float"):

@@ -10,12 +10,7 @@ from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.gather_plan import INDEX_BYTES, EmbeddingPlan, plan_embedding
 from ipusim.compiler.reduction import compute_sets
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.tiles import (
-    CODELET_VERSIONS,
-    ceil_div,
-    copy_cycles,
-    element_bytes,
-)
+from ipusim.compiler.tiles import CODELET_VERSIONS, ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles
 from ipusim.compiler.vertices.reduce import ReduceVertex, Region
 from ipusim.compiler.vertices.training import multi_slice_cycles, multi_update_add_cycles

@@ -13,12 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.tiles import (
-    ChipLike,
-    ceil_div,
-    distinct_splits,
-    element_bytes,
-)
+from ipusim.compiler.tiles import ceil_div, distinct_splits, element_bytes
+from ipusim.machine import Chip
 from ipusim.workload.graph import Gather
 
 INDEX_BYTES = 4
@@ -50,7 +46,7 @@ class EmbeddingPlan:
         return self.group_split * self.width_split * self.row_split * self.index_split
 
 
-def _all_splits(op: Gather, grain: int, chip: ChipLike, group_split: int) -> EmbeddingPlan:
+def _all_splits(op: Gather, grain: int, chip: Chip, group_split: int) -> EmbeddingPlan:
     """Return every split of rows, grains of a row and indices over the tiles of some groups."""
     tiles, grains = chip.tiles // group_split, ceil_div(op.width, grain)
     splits = np.meshgrid(
@@ -74,7 +70,7 @@ def _all_splits(op: Gather, grain: int, chip: ChipLike, group_split: int) -> Emb
 
 
 def _memory_goal(
-    splits: EmbeddingPlan, op: Gather, size: int, chip: ChipLike, *, updates: bool
+    splits: EmbeddingPlan, op: Gather, size: int, chip: Chip, *, updates: bool
 ) -> np.ndarray:
     """Bytes of a tile that the plan of tag sdk/poplar/2.0.0 minimises."""
     row_bytes, index_bytes = splits.width * size, splits.indices * INDEX_BYTES
@@ -104,7 +100,7 @@ def _memory_goal(
 
 
 def _cycle_goal(
-    splits: EmbeddingPlan, op: Gather, size: int, chip: ChipLike, *, updates: bool
+    splits: EmbeddingPlan, op: Gather, size: int, chip: Chip, *, updates: bool
 ) -> np.ndarray:
     """Cycles that the plan of tag sdk/poplar/2.4.0 minimises; indices are taken as uniform."""
     workers, rate, grain_bytes = chip.workers, chip.exchange_bytes_per_cycle, chip.data_path_bytes
@@ -152,7 +148,7 @@ def _cycle_goal(
 
 
 @lru_cache(maxsize=256)
-def _plan(op: Gather, size: int, chip: ChipLike, goal: str, updates: bool) -> EmbeddingPlan:
+def _plan(op: Gather, size: int, chip: Chip, goal: str, updates: bool) -> EmbeddingPlan:
     weigh, grain_bytes = _cycle_goal, chip.data_path_bytes
     if goal == "memory":
         weigh, grain_bytes = _memory_goal, _STORE_BYTES
@@ -168,7 +164,7 @@ def _plan(op: Gather, size: int, chip: ChipLike, goal: str, updates: bool) -> Em
 
 
 def plan_embedding(
-    op: Gather, dtype: str, chip: ChipLike, *, goal: str, updates: bool = True
+    op: Gather, dtype: str, chip: Chip, *, goal: str, updates: bool = True
 ) -> EmbeddingPlan:
     """Return the split of the lookups in a table, and of its updates where they share the plan.
 

@@ -16,13 +16,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from ipusim.compiler.tiles import (
-    ChipLike,
-    ceil_div,
-    distinct_splits,
-    element_bytes,
-    vector_width,
-)
+from ipusim.compiler.tiles import ceil_div, distinct_splits, element_bytes, vector_width
 from ipusim.compiler.vertices.pool import (
     PoolGeometry,
     PoolVertex,
@@ -30,6 +24,7 @@ from ipusim.compiler.vertices.pool import (
     least_pool_estimate,
     pool_vertex_estimate,
 )
+from ipusim.machine import Chip
 from ipusim.workload.graph import Pool
 
 # poplibs lib/popnn/PoolPlan.cpp: most grains per channel group, and how much slower a plan with
@@ -103,7 +98,7 @@ class PoolPass:
         lower = tuple(k - 1 - p for k, p in zip(op.kernel, op.padding_lower, strict=True))
         return PoolGeometry(op.out_field, op.kernel, ones, op.stride, lower)
 
-    def vertex(self, chip: ChipLike, version: str) -> PoolVertex:
+    def vertex(self, chip: Chip, version: str) -> PoolVertex:
         """Return the vertex that runs, as a version of the estimators times it."""
         width = vector_width(self.dtype, chip)
         return PoolVertex(self.is_max, self.is_grad, width, chip.workers, version)
@@ -162,7 +157,7 @@ def _field_splits(field: tuple[int, ...], most: int) -> list[tuple[int, ...]]:
     return found
 
 
-def _moved(asked: PoolPass, part: TileSlice, chip: ChipLike, elements: int) -> int:
+def _moved(asked: PoolPass, part: TileSlice, chip: Chip, elements: int) -> int:
     """Return the cycles of exchange and regrouping for elements of each plane of a tile."""
     planes = part.batch * part.channel_groups * part.channel_grouping
     tile_bytes = elements * planes * element_bytes(asked.dtype)
@@ -170,7 +165,7 @@ def _moved(asked: PoolPass, part: TileSlice, chip: ChipLike, elements: int) -> i
     return tile_bytes // chip.exchange_bytes_per_cycle + regroup
 
 
-def _early_cost(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
+def _early_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
     """Return the cost that PoolPlan.cpp of tag 1.0.136 minimises, in cycles."""
     vectors = ceil_div(part.channel_grouping, vector_width(asked.dtype, chip))
     window = prod(asked.geometry.kernel)
@@ -179,7 +174,7 @@ def _early_cost(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
     return compute + _moved(asked, part, chip, prod(part.field))
 
 
-def _late_moved(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
+def _late_moved(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
     """Return what moves in the cost of PoolPlan.cpp of tag 2.4.0 (getBytesRequiredPerTile)."""
     kernel, stride = asked.geometry.kernel, asked.geometry.stride
     windows = zip(part.field, stride, kernel, strict=True)
@@ -189,7 +184,7 @@ def _late_moved(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
     return _moved(asked, part, chip, elements)
 
 
-def _late_cost(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
+def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
     """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles."""
     smaller = [
         replace(part, field=(*part.field[:dim], share - 1, *part.field[dim + 1 :]))
@@ -201,7 +196,7 @@ def _late_cost(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
     return compute + _late_moved(asked, part, chip)
 
 
-def _search(asked: PoolPass, groupings: Sequence[int], chip: ChipLike) -> PoolPlan:
+def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
     """Return the cheapest split; the first found wins a tie."""
     splits = [split for grouping in groupings for split in _splits(asked, grouping, chip.tiles)]
     # Formulas hold for a number and for an array of them.
@@ -223,7 +218,7 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: ChipLike) -> PoolPl
 
 
 @lru_cache(maxsize=512)
-def plan_pool(asked: PoolPass, chip: ChipLike) -> tuple[PoolPass, PoolPlan]:
+def plan_pool(asked: PoolPass, chip: Chip) -> tuple[PoolPass, PoolPlan]:
     """Return how popnn would split one pass, and the pass as it is split."""
     grain = vector_width(asked.dtype, chip)
     finest = asked.gathered(grain)

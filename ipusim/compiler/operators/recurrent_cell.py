@@ -19,8 +19,9 @@ from ipusim.compiler.operators.matmul import (
     transpose_product,
 )
 from ipusim.compiler.state import Lowering, Task
-from ipusim.compiler.tiles import ChipLike, ceil_div, copy_cycles, element_bytes
+from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.elementwise import TRANSPOSE, loop_cycles, transpose_cycles
+from ipusim.machine import Chip
 from ipusim.workload.graph import MatMul
 
 GRAIN = 16
@@ -39,7 +40,7 @@ class StateLayout:
     per_tile: int
 
     @classmethod
-    def of(cls, batch: int, size: int, chip: ChipLike) -> StateLayout:
+    def of(cls, batch: int, size: int, chip: Chip) -> StateLayout:
         """Spread a state over a chip (Rnn.cpp, calculateTileUsage)."""
         grain = gcd(GRAIN, size)
         grains = batch * size // grain

@@ -7,7 +7,8 @@ Source: poplibs lib/popops/BitonicTopK.cpp and popopsCycleEstimators.cpp
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.state import lowers
-from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes
+from ipusim.compiler.tiles import ceil_div, element_bytes
+from ipusim.machine import Chip
 from ipusim.workload.graph import Sort
 
 _SUPERVISOR = 19
@@ -17,7 +18,7 @@ _FLOATS = (40, 17, 3, 13)
 keys are sorted as floats."""
 
 
-def compare_and_swap_cycles(comparisons: int, dtype: str, chip: ChipLike) -> int:
+def compare_and_swap_cycles(comparisons: int, dtype: str, chip: Chip) -> int:
     """Return the cycles of one tile for so many comparisons, in one run per worker."""
     once, entry, run, each = _FLOATS if dtype.startswith("float") else _WHOLE_NUMBERS
     per_worker = ceil_div(comparisons, chip.workers)

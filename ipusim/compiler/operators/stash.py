@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from ipusim.compiler.emitter import Emitter, Placed
 from ipusim.compiler.program import Superstep
 from ipusim.compiler.stacks import Stack
-from ipusim.compiler.tiles import ChipLike, copy_cycles
+from ipusim.compiler.tiles import copy_cycles
+from ipusim.machine import Chip
 from ipusim.workload.graph import Tensor
 
 
 def stash_steps(
-    tensors: Iterable[Tensor], chip: ChipLike, stack: Stack
+    tensors: Iterable[Tensor], chip: Chip, stack: Stack
 ) -> tuple[list[Superstep], list[Superstep]]:
     """Return the supersteps of a forward pass that save tensors, and those that bring them back."""
     saving, restoring = (Emitter(chip=chip, stack=stack, tiles=chip.tiles) for _ in range(2))

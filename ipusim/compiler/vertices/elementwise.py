@@ -10,8 +10,9 @@ lib/popnn/popnnCycleEstimators.cpp at the version named by `version`.
 from math import gcd
 from typing import NamedTuple
 
-from ipusim.compiler.tiles import ChipLike, Runs, Tile, ceil_div, element_bytes
+from ipusim.compiler.tiles import Runs, Tile, ceil_div, element_bytes
 from ipusim.compiler.vertices import tables
+from ipusim.machine import Chip
 
 TRANSPOSE = "popops::Transpose1D"
 """Name of the vertex that transposes blocks where they lie."""
@@ -272,7 +273,7 @@ class Regrouping(NamedTuple):
     cycles: int
 
 
-def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: ChipLike) -> Regrouping:
+def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: Chip) -> Regrouping:
     """Return what it takes to transpose blocks of rows and columns, on as many tiles as can be.
 
     Blocks are halved while that gives tiles without a block one of their own and both sides stay
@@ -289,7 +290,7 @@ def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: ChipLik
     return Regrouping(received, transpose_cycles(rows, columns, each, dtype, chip))
 
 
-def transpose_cycles(rows: int, columns: int, matrices: int, dtype: str, chip: ChipLike) -> int:
+def transpose_cycles(rows: int, columns: int, matrices: int, dtype: str, chip: Chip) -> int:
     """Return the cycles of transposing `matrices` matrices of ``rows x columns`` on a tile.
 
     Transpose1D (float16, multiples of 4) and Transpose2D of lib/popops/popopsCycleEstimators.cpp
