@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
+from operator import add
+from typing import NamedTuple
 
 from ipusim.machine.interconnect import Ring, replica_rings
 from ipusim.machine.system import System
@@ -51,23 +53,13 @@ NOTHING = Collective(collectives=0, bytes=0, transfer_s=0.0, each_latency_s=0.0)
 """What a single replica needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
+class _Pass(NamedTuple):
     """One pass round the rings: bytes sent, seconds of data and of latency, hops of its syncs."""
 
     bytes: int = 0
     transfer_s: float = 0.0
     latency_s: float = 0.0
     sync_hops: int = 0
-
-    def __add__(self, other: _Pass) -> _Pass:
-        # One by one: what `sum` makes of floats depends on the version of Python.
-        return _Pass(
-            self.bytes + other.bytes,
-            self.transfer_s + other.transfer_s,
-            self.latency_s + other.latency_s,
-            self.sync_hops + other.sync_hops,
-        )
 
 
 Way = Callable[[Ring, int], tuple[_Pass, int]]
@@ -137,7 +129,8 @@ def _one_pass(rings: Sequence[Ring], size: int, way: Way) -> _Pass:
     total = _Pass()
     for ring in rings:
         one, size = way(ring, size)
-        total += one
+        # One by one: what `sum` makes of floats depends on the version of Python.
+        total = _Pass(*map(add, total, one))
     return total
 
 

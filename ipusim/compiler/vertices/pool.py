@@ -73,10 +73,7 @@ class PoolGeometry:
     def input_extent(self, shares: Sequence[int]) -> int:
         """Return the input elements per plane that a block of outputs needs."""
         return prod(
-            min(
-                field,
-                ceil_div((out - 1) * stride + kernel, dilation),
-            )
+            min(field, ceil_div((out - 1) * stride + kernel, dilation))
             for out, field, stride, kernel, dilation in zip(
                 shares, self.in_field, self.stride, self.kernel, self.dilation, strict=True
             )

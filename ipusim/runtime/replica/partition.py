@@ -183,7 +183,6 @@ class Partitioned:
         Optimiser state on the chips of the replica, `resident_bytes` together, is shared out like
         the parameters.
         """
-        forward, backward = self.works
         waiting = [0] * self.ipus
         for stage, count in enumerate(self.in_flight):
             stored = sum(tensor.bytes for tensor in self._stored(stage))
@@ -195,15 +194,23 @@ class Partitioned:
             held = {"update": update, "resident_bytes": waiting[ipu] + state}
             used.append(memory.measure(graph, program, self.chip, **held))
         return tuple(
-            Stage(
-                ipu=ipu,
-                ops=tuple(self.own[stage]),
-                forward_s=forward[stage].seconds,
-                backward_s=backward[stage].seconds,
-                in_flight=self.in_flight[stage],
-                memory=used[ipu],
-            )
+            self.stage(stage, self.in_flight[stage], used[ipu])
             for stage, ipu in enumerate(self.stage_ipus)
+        )
+
+    def stage(
+        self, number: int, in_flight: int, used: memory.Memory, streamed_bytes: int = 0
+    ) -> Stage:
+        """Return a stage with what was measured of it."""
+        forward, backward = (works[number].seconds for works in self.works)
+        return Stage(
+            ipu=self.stage_ipus[number],
+            ops=tuple(self.own[number]),
+            forward_s=forward,
+            backward_s=backward,
+            in_flight=in_flight,
+            memory=used,
+            streamed_bytes=streamed_bytes,
         )
 
     @cached_property

@@ -229,21 +229,10 @@ def _gathers(plan: PhasePlan) -> tuple[int, ...]:
 def _stages(plan: PhasePlan) -> tuple[Stage, ...]:
     """Return every forward phase with its backward part, in the fuller of the two."""
     memories = phase_memories(plan)
-    forward, backward = plan.cut.works
     result = []
     for phase, number in enumerate(plan.forward):
-        own: Sequence[int] = tuple(dict.fromkeys((number, *plan.backward[phase : phase + 1])))
-        result.append(
-            Stage(
-                ipu=plan.cut.stage_ipus[phase],
-                ops=tuple(plan.cut.own[phase]),
-                forward_s=forward[phase].seconds,
-                backward_s=backward[phase].seconds,
-                in_flight=plan.micro_batches,
-                memory=max((memories[one] for one in own), key=lambda used: used.peak_tile_bytes),
-                streamed_bytes=sum(
-                    plan.moved_bytes(way, one) for one in own for way in ("loads", "stores")
-                ),
-            )
-        )
+        own = dict.fromkeys((number, *plan.backward[phase : phase + 1]))
+        fuller = max((memories[one] for one in own), key=lambda used: used.peak_tile_bytes)
+        streamed = sum(plan.moved_bytes(way, one) for one in own for way in ("loads", "stores"))
+        result.append(plan.cut.stage(phase, plan.micro_batches, fuller, streamed))
     return tuple(result)
