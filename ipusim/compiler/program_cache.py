@@ -12,7 +12,7 @@ import json
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
@@ -40,13 +40,17 @@ _REWRITE: ContextVar[Rewrite | None] = ContextVar("rewrite", default=None)
 
 
 @contextmanager
-def keep_programs(keeps: bool = True) -> Iterator[None]:
-    """Within this context, programs are read from disk where known and kept there, or are not."""
-    token = _KEEPS.set(keeps)
+def _within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _KEEPS.reset(token)
+        variable.reset(token)
+
+
+def keep_programs(keeps: bool = True) -> AbstractContextManager[None]:
+    """Within this context, programs are read from disk where known and kept there, or are not."""
+    return _within(_KEEPS, keeps)
 
 
 def keeps_programs() -> bool:
@@ -54,18 +58,13 @@ def keeps_programs() -> bool:
     return _KEEPS.get()
 
 
-@contextmanager
-def rewritten(rewrite: Rewrite | None) -> Iterator[None]:
+def rewritten(rewrite: Rewrite | None) -> AbstractContextManager[None]:
     """Within this context, every program is rewritten before its time is read off it.
 
     `rewrite` takes a program and its chip and returns another program of the same operations: a
     module-level function, so that it compares equal to itself. None changes nothing.
     """
-    token = _REWRITE.set(rewrite)
-    try:
-        yield
-    finally:
-        _REWRITE.reset(token)
+    return _within(_REWRITE, rewrite)
 
 
 def as_rewritten(program: Program, chip: Chip) -> Program:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import add
+from typing import NamedTuple
 
 from ipusim.errors import ConfigError
 from ipusim.machine.constants import Sourced, constant
@@ -79,8 +81,7 @@ class Host(Sourced, file="hardware/hosts", word="host"):
         return 1 + self.memory_stall_share * (self.remote_distance - 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
+class Energy(NamedTuple):
     """Energy of some activity by where it is spent, in joules."""
 
     amp_j: float
@@ -94,18 +95,14 @@ class Energy:
 
     def scaled(self, *, amp: float, sram: float) -> Energy:
         """Return the energy with the fitted factors on arithmetic and memory traffic."""
-        return replace(self, amp_j=amp * self.amp_j, sram_j=sram * self.sram_j)
+        return self._replace(amp_j=amp * self.amp_j, sram_j=sram * self.sram_j)
 
     def times(self, count: int) -> Energy:
         """Return the energy of the same activity so many times."""
-        return replace(self.scaled(amp=count, sram=count), exchange_j=count * self.exchange_j)
+        return Energy(*(count * joules for joules in self))
 
     def __add__(self, other: Energy) -> Energy:
-        return Energy(
-            amp_j=self.amp_j + other.amp_j,
-            sram_j=self.sram_j + other.sram_j,
-            exchange_j=self.exchange_j + other.exchange_j,
-        )
+        return Energy(*map(add, self, other))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

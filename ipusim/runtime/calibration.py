@@ -101,7 +101,12 @@ class ScaleOut:
     @property
     def costs(self) -> FittedCosts:
         """Both as costs of a step."""
-        return FittedCosts(reduction_s=self.reduction.value, collective_s=self.collective.value)
+        return self.beside(FittedCosts())
+
+    def beside(self, step: FittedCosts) -> FittedCosts:
+        """Return the costs of a step with both."""
+        both = {"reduction_s": self.reduction.value, "collective_s": self.collective.value}
+        return replace(step, **both)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,11 +244,7 @@ def fitted_costs(stack: str, framework: str) -> FittedCosts:
     steps, scale_out = calibration().steps, calibration().scale_out
     if stack in steps.supersteps and framework not in steps.calls:
         raise DataError(f"{FILE} has no entry call_cost.{framework}: {_REMEDY}.")
-    return replace(
-        steps.at(stack, framework),
-        reduction_s=scale_out.reduction.value,
-        collective_s=scale_out.collective.value,
-    )
+    return scale_out.beside(steps.at(stack, framework))
 
 
 def interval_classes(

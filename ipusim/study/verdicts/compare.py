@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -137,7 +137,7 @@ def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
     scale = ScaleOut()
     if run.mode == "training":
         scale = fit_scale_out(samples.scaling, without_series=run.series)
-    return replace(step, reduction_s=scale.reduction.value, collective_s=scale.collective.value)
+    return scale.beside(step)
 
 
 def _predict_tiers(
