@@ -122,14 +122,15 @@ def _stages(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[Sta
     # Early vertices give out what they accumulate; a cast on the same tiles follows.
     casts = codelets.library == "2020-01" and partials != asked.out
     tile = Tile(chip, codelets.estimator)
-    vertex = ReduceVertex(tile, asked.dtype, partials if casts else asked.out, asked.sums)
+    output = partials if casts else asked.out
+    vertex = ReduceVertex(tile, asked.dtype, output, partials, asked.sums)
     stages: list[Stage] = []
     if layout.spread == 1:
-        stages += _on_tile(layout, vertex, partials)
+        stages += _on_tile(layout, vertex)
         results = layout.columns_per_tile
     else:
         if layout.repeats:
-            stages += _on_tile(layout, replace(vertex, output=partials), partials)
+            stages += _on_tile(layout, replace(vertex, output=partials))
             vertex = replace(vertex, inputs=partials)
         stages += _between_tiles(asked, layout, tiles, vertex)
         results = _results_per_tile(asked.outputs, partials, chip)
@@ -140,10 +141,10 @@ def _stages(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[Sta
 
 
 @lru_cache(maxsize=1024)
-def _on_tile(layout: InputLayout, vertex: ReduceVertex, partials: str) -> tuple[Stage, ...]:
+def _on_tile(layout: InputLayout, vertex: ReduceVertex) -> tuple[Stage, ...]:
     """Return the stages in which each tile reduces what it holds; the slowest pattern counts."""
     workers = vertex.tile.workers
-    patterns = (vertex.tile_vertices(regions, partials) for regions in layout.patterns)
+    patterns = map(vertex.tile_vertices, layout.patterns)
     slowest = [
         max(each, key=partial(compute_set_cycles, workers=workers))
         for each in zip_longest(*patterns, fillvalue=())
@@ -169,9 +170,9 @@ def _between_tiles(
         piece = max(data // chip.tiles, MORE_STAGES_THRESHOLD)
         pieces = max(1, min(sources * columns // piece, sources // MIN_PIECE_ROWS))
         rows = max(2, ceil_div(sources, pieces))
-        vertices = replace(vertex, output=partials).tile_vertices(
-            [_gathered(columns, rows)], vertex.inputs, divide_columns=False, pieces=rows
-        )
+        narrow = replace(vertex, output=partials, partials=vertex.inputs)
+        parts = [_gathered(columns, rows)]
+        vertices = narrow.tile_vertices(parts, divide_columns=False, pieces=rows)
         received = rows * columns * vertex.column_bytes[0]
         stages += compute_sets("reduce between tiles", vertices, chip.workers, received)
         vertex = replace(vertex, inputs=partials)
@@ -180,7 +181,7 @@ def _between_tiles(
         width = columns
         tiles = min(chip.tiles, ceil_div(data, columns))
     mapped = _results_per_tile(outputs, partials, chip)
-    vertices = vertex.tile_vertices([_gathered(mapped, sources)], partials, pieces=sources)
+    vertices = vertex.tile_vertices([_gathered(mapped, sources)], pieces=sources)
     received = mapped * sources * vertex.column_bytes[0]
     return stages + compute_sets("reduce to output", vertices, chip.workers, received)
 

@@ -17,8 +17,8 @@ from ipusim.compiler.vertices.reduce import (
 from ipusim.errors import ConfigError
 
 TILE = Tile(MK1, "2021-11")
-HALF_TO_FLOAT = ReduceVertex(TILE, "float16", "float32")
-FLOAT = ReduceVertex(TILE, "float32", "float32")
+HALF_TO_FLOAT = ReduceVertex(TILE, "float16", "float32", "float32")
+FLOAT = ReduceVertex(TILE, "float32", "float32", "float32")
 
 
 def reduce_steps(shape, dims, dtype="float16", chip=MK1, era="2021-11", function="add"):
@@ -30,7 +30,10 @@ def test_strided_vertex_by_hand():
     assert HALF_TO_FLOAT.strided(8, 32) == 7 + 17 + 2 * 6 + 64
     assert FLOAT.strided(4, 64) == 7 + 17 + 2 * 6 + 128
     # As much is loaded at once where nothing is accumulated.
-    assert ReduceVertex(TILE, "float16", "float16", accumulates=False).strided(8, 32) == 36 + 64
+    assert (
+        ReduceVertex(TILE, "float16", "float16", "float16", accumulates=False).strided(8, 32)
+        == 36 + 64
+    )
 
 
 def test_continuous_vertex_by_hand():
@@ -51,19 +54,19 @@ def test_general_vertex_by_hand():
 
 def test_columns_are_shared_by_six_workers():
     # 48 columns in grains of 8: one grain per worker, one compute set.
-    (vertices,) = HALF_TO_FLOAT.tile_vertices([Region(48, 1, 10)], "float32")
+    (vertices,) = HALF_TO_FLOAT.tile_vertices([Region(48, 1, 10)])
     assert vertices == [HALF_TO_FLOAT.strided(8, 10)] * 6
     assert compute_set_cycles(vertices, MK1.workers) == 6 * vertices[0]
 
 
 def test_columns_stay_whole_where_other_regions_fill_the_workers():
     regions = [Region(4, 2, 1)] * 6 + [Region(16, 1, 4)]
-    (vertices,) = HALF_TO_FLOAT.tile_vertices(regions, "float32")
+    (vertices,) = HALF_TO_FLOAT.tile_vertices(regions)
     assert len(vertices) == len(regions)
 
 
 def test_few_columns_are_shared_by_rows_in_two_compute_sets():
-    first, second = HALF_TO_FLOAT.tile_vertices([Region(8, 1, 32)], "float32")
+    first, second = HALF_TO_FLOAT.tile_vertices([Region(8, 1, 32)])
     assert max(first) == HALF_TO_FLOAT.strided(8, 6)
     assert second == [FLOAT.strided(8, 6)]
 

@@ -149,9 +149,9 @@ def add_rows(
         return
     outputs = ceil_div(partials, plan.index_split)
     arriving = outputs * plan.index_split * partial_size
-    vertex = ReduceVertex(m.tile, partial_dtype, partial_dtype)
+    vertex = ReduceVertex(m.tile, partial_dtype, partial_dtype, partial_dtype)
     parts = Region(outputs, 1, plan.index_split)
-    vertices = vertex.tile_vertices([parts], partial_dtype, pieces=plan.index_split)
+    vertices = vertex.tile_vertices([parts], pieces=plan.index_split)
     name = "sum partial tables"
     with m.holding(partial_bytes):
         for stage in compute_sets(name, vertices, chip.workers, arriving):

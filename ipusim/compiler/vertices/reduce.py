@@ -45,11 +45,13 @@ class ReduceVertex:
     """A vertex that reduces values of one type to another: what its worker takes, in cycles.
 
     Sums, of squares too, go into accumulators (`accumulates`); other functions, all alike, do not.
+    Where several workers share the rows of an output, what each makes is stored as `partials`.
     """
 
     tile: Tile
     inputs: str
     output: str
+    partials: str
     accumulates: bool = True
 
     @cached_property
@@ -69,6 +71,11 @@ class ReduceVertex:
     def stored(self) -> int:
         """Elements that are stored at once."""
         return self.tile.width(self.output)
+
+    @cached_property
+    def halves(self) -> tuple[ReduceVertex, ReduceVertex]:
+        """The vertex that makes partials, and that which combines them."""
+        return replace(self, output=self.partials), replace(self, inputs=self.partials)
 
     @cached_property
     def column_bytes(self) -> tuple[int, int]:
@@ -146,20 +153,14 @@ class ReduceVertex:
         return default(columns, pieces, ceil_div(rows, pieces))
 
     def tile_vertices(
-        self,
-        regions: Sequence[Region],
-        partials: str,
-        *,
-        divide_columns: bool = True,
-        pieces: int = 1,
+        self, regions: Sequence[Region], *, divide_columns: bool = True, pieces: int = 1
     ) -> list[list[int]]:
         """Return the vertices of a tile in their compute sets, each said by its worker's cycles.
 
-        Where several workers share the rows of an output, vertices of a second compute set combine
-        what they made, stored as `partials`. With `divide_columns` workers share columns first;
+        Those of a second set combine partials. With `divide_columns` workers share columns first;
         stages between tiles reduce each of the `pieces` as it is.
         """
-        first, second = replace(self, output=partials), replace(self, inputs=partials)
+        first, second = self.halves
         workers = self.tile.workers
         todo = _split_columns(regions, self.grain, workers) if divide_columns else list(regions)
         stage1: list[int] = []
