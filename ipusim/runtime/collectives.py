@@ -30,22 +30,12 @@ class Collective:
     paid: int = 0
 
     @property
-    def latency_s(self) -> float:
-        """Seconds of syncs and empty links."""
-        return self.repeats * self.each_latency_s
-
-    @property
-    def seconds(self) -> float:
-        """Transfer and latency, nothing fitted."""
-        return self.at(0.0)
-
-    @property
     def latencies(self) -> int:
         """How often the fitted latency is paid in all."""
         return self.repeats * self.paid
 
     def at(self, latency_s: float) -> float:
-        """Return the seconds with a fitted latency, 0 or more, on top of syncs and links."""
+        """Return the seconds: transfer, and a fitted latency on top of that of syncs and links."""
         return self.transfer_s + self.repeats * (self.each_latency_s + self.paid * latency_s)
 
 

@@ -40,11 +40,6 @@ class EmbeddingPlan:
     group_split: int = 1
     groups: int = 1
 
-    @property
-    def tiles(self) -> int:
-        """Tiles that take part."""
-        return self.group_split * self.width_split * self.row_split * self.index_split
-
 
 def _all_splits(op: Gather, grain: int, chip: Chip, group_split: int) -> EmbeddingPlan:
     """Return every split of rows, grains of a row and indices over the tiles of some groups."""
