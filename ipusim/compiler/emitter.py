@@ -421,12 +421,6 @@ class Emitter:
         cycles = codelets.fill_cycles(self.tile, self.share(x), x.dtype)
         self.emit("fill", "popops::Fill", cycles)
 
-    def regroup(self, x: Placed, rows: int, columns: int) -> None:
-        """Send blocks of rows and columns to all tiles and transpose them there (regroupTensor)."""
-        blocks = codelets.regrouping(x.elements, rows, columns, x.dtype, self.chip)
-        received = blocks.received
-        self.emit("regroup", codelets.TRANSPOSE, blocks.cycles, exchange=received, temp=received)
-
     def rearrange(self, x: Placed, from_grouping: int) -> None:
         """Move a tensor to where `x` lies: one exchange of everything.
 
@@ -439,7 +433,10 @@ class Emitter:
         if from_grouping == grouping:
             self.copy("move", moved)
         elif size == 2 and from_grouping % 4 == 0 and grouping % 4 == 0:
-            self.regroup(x, from_grouping, grouping)
+            # Blocks are sent to all tiles and transposed there (regroupTensor).
+            sizes = x.elements, from_grouping, grouping
+            received, cycles = codelets.regrouping(*sizes, x.dtype, self.chip)
+            self.emit("regroup", codelets.TRANSPOSE, cycles, exchange=received, temp=received)
         else:
             self.fetch("rearrange", moved, cycles=copy_cycles(moved, self.chip, atom_bytes=size))
 

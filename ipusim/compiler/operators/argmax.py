@@ -30,7 +30,9 @@ def argmax(m: Emitter, x: Placed) -> None:
     copies those of a scattered row one by one before.
     """
     (rows, length), chip = x.shape, m.chip
-    shares, size = _shares(rows * length, chip)
+    # Elements are cut into equal shares.
+    least = max(chip.workers * _WORKER_ELEMENTS, ceil_div(rows * length, chip.tiles))
+    shares = ceil_div(rows * length, least)
     compute, cut, whole = 0, Counter[int](), Counter[int]()
     for share in range(shares):
         begin, end = (rows * length * edge // shares for edge in (share, share + 1))
@@ -44,18 +46,11 @@ def argmax(m: Emitter, x: Placed) -> None:
                 whole[workers] += count
         compute = max(compute, cycles)
     element = element_bytes(x.dtype)
-    moved = size * element
+    moved = ceil_div(rows * length, shares) * element
     copied = copy_cycles(moved, chip, atom_bytes=element) if x.layout.rows else 0
     vertex = "popnn::ReduceMaxClassGather"
     m.emit("largest of each worker", vertex, compute, exchange=moved, temp=moved, copy=copied)
     _compare_partials(m, whole + Counter(cut.values()), x.dtype)
-
-
-def _shares(elements: int, chip: Chip) -> tuple[int, int]:
-    """Return into how many equal shares the elements are cut, and the largest of these."""
-    least = max(chip.workers * _WORKER_ELEMENTS, ceil_div(elements, chip.tiles))
-    shares = ceil_div(elements, least)
-    return shares, ceil_div(elements, shares)
 
 
 def _pieces(begin: int, end: int, length: int) -> list[tuple[int, int, int]]:
