@@ -198,7 +198,7 @@ def rearranged_copy_cycles(moved_bytes: int, piece_bytes: int, chip: Chip) -> in
     return max(0, whole - ceil_div(moved_bytes, chip.exchange_bytes_per_cycle))
 
 
-def piece_copy_cycles(pieces: int, chip: ChipLike) -> int:
+def piece_copy_cycles(pieces: int, chip: Chip) -> int:
     """Return the cycles to copy pieces of 4 bytes or more, each by itself, beside their exchange.
 
     One costs what the regression has for a piece of 4 bytes: a load and a store of one thread.
