@@ -133,14 +133,12 @@ class Rebatch:
     def _places(self, p: Parts, at: int) -> None:
         """Take from every item, or write into it, what constant places take from the first.
 
-        The batch is the axis at which places lie. They are those of a view with strides, or several
-        indices of which the first is the item; those of every item are the first item's, moved on.
+        The batch is the axis at which places lie, or the first of several indices; the places of
+        every item are the first item's, moved on. Views with strides are exported so.
         """
         own, places = self.values[p.input(0)].shape, p.context.array(p.node, 1)
         several = p.node.op_type != "Gather"
         if places is None or not places.ndim or len(places) % self.before:
-            return
-        if prod(own) != own[at] and not several:
             return
         step = np.eye(1, places.shape[-1], dtype=places.dtype)[0] if several else 1
         first = places[: len(places) // self.before]

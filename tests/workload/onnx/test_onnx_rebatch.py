@@ -186,6 +186,18 @@ def _learnt_positions(batch):
     return make_model(nodes, {"x": [batch, 64, 128]}, ["y"], weights), (64, 128)
 
 
+def _chosen_rows(batch):
+    """Some rows of every item are chosen among those of all."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["r"]),
+        helper.make_node("Gather", ["r", "places"], ["g"]),
+        helper.make_node("Reshape", ["g", "items"], ["y"]),
+    ]
+    places = (np.array([3, 1]) + 4 * np.arange(batch)[:, None]).reshape(-1)
+    sizes = _numbers(rows=[batch * 4, 8], items=[batch, 2, 8])
+    return make_model(nodes, {"x": [batch, 4, 8]}, ["y"], {"places": places, **sizes}), (2, 8)
+
+
 def _wide_mask(batch):
     """A mask that was written for every item is repeated to as many as there are."""
     nodes = [
@@ -209,7 +221,7 @@ def _flat_mask(batch):
 
 
 NETWORKS = (
-    *(_learnt_positions, _flat_mask, _wide_mask),
+    *(_learnt_positions, _flat_mask, _wide_mask, _chosen_rows),
     *(_experts, _mask, _attention, _resize, _strides, _field),
     *(_shifted, _scattered, _tokens, _token, _states, _rows, _positions),
 )
