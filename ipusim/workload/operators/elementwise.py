@@ -89,7 +89,7 @@ same axes.
 VIEWS_BACK = ("concat", "pad")
 """Layouts that need new memory, whose gradient is a view of the incoming one."""
 
-SUMS_BACK = ("expand", "tile")
+SUMS_BACK = ("expand", "tile", "resize")
 """Layouts that repeat elements, whose gradient sums the repeats."""
 
 
@@ -213,13 +213,8 @@ def _give_summed(back: Backward, name: str, incoming: str, suffix: str) -> None:
 
 @gradient(Layout)
 def _layout(back: Backward, layout: Layout) -> None:
-    source = back.tensor(back.op.inputs[0]).elements
-    repeats = layout.function == "resize" and back.result.elements % source == 0
-    if layout.function in SUMS_BACK or repeats:
-        _give_summed(back, back.op.inputs[0], back.gradient, "gradient")
-        return
-    if layout.function == "resize":
-        _resized(back, source)
+    if layout.function in SUMS_BACK:
+        _give_summed(back, back.op.inputs[0], _filled(back), "gradient")
         return
     present = tuple(name for name in back.incoming if name is not None)
     arriving = sum(back.tensor(name).elements for name in present)
@@ -238,12 +233,12 @@ def _layout(back: Backward, layout: Layout) -> None:
         back.send(name, suffix, answer, present)
 
 
-def _resized(back: Backward, source: int) -> None:
-    """Sum what went to several places: as often as the result is larger, rounded up."""
-    arriving, times = back.gradient, -(-back.result.elements // source)
-    if back.result.elements % source:
-        filled = Layout(function="pad", elements=times * source, moves_data=True)
-        like = replace(back.result, shape=(times, source))
-        arriving = back.emit("filled", filled, (arriving,), like)
-    total = Reduce(function="sum", outer=1, reduced=times, inner=source)
-    back.send(back.op.inputs[0], "gradient", total, (arriving,), back.result.dtype)
+def _filled(back: Backward) -> str:
+    """Return the gradient of what repeats elements, zeros behind it to as many of each."""
+    source = back.tensor(back.op.inputs[0]).elements
+    times = -(-back.result.elements // source)
+    if times * source == back.result.elements:
+        return back.gradient
+    filled = Layout(function="pad", elements=times * source, moves_data=True)
+    like = replace(back.result, shape=(times, source))
+    return back.emit("filled", filled, (back.gradient,), like)
