@@ -284,7 +284,7 @@ CONTROL: dict[str, Recipe] = by_names(
         "SequenceLength": lambda p: p.context.constant(p.out(), np.array(len(_items(p)))),
         "SequenceMap": _map,
         "ConcatFromSequence": _whole,
-        "Optional OptionalGetElement": lambda p: _bind(p, p.out(), p.node.input[0]),
+        "Identity Optional OptionalGetElement": lambda p: _bind(p, p.out(), p.node.input[0]),
         "OptionalHasElement": lambda p: p.context.constant(p.out(), np.array(p.has(0))),
     }
 )
@@ -292,6 +292,6 @@ CONTROL: dict[str, Recipe] = by_names(
 
 OF_SEQUENCES = (
     *("SequenceInsert", "SequenceErase", "SequenceAt", "SequenceLength", "SequenceMap"),
-    "ConcatFromSequence",
+    *("ConcatFromSequence", "Identity"),
 )
-"""Those whose first input is a sequence."""
+"""Those that are of this kind only where their first input is a sequence."""

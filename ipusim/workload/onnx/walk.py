@@ -101,9 +101,6 @@ class Walk:
 
     def _visit(self, node: Node) -> None:
         first = node.input[0] if node.input else ""
-        if node.op_type == "Identity" and first in self.sequences:
-            self.sequences[node.output[0]] = self.sequences[first]
-            return
         of_unknown = node.op_type in OF_SEQUENCES and first not in self.sequences
         if node.op_type in CONTROL and not node.domain and not of_unknown:
             CONTROL[node.op_type](Parts(self, node))
