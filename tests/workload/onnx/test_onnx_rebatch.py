@@ -255,10 +255,15 @@ def test_a_batch_may_lie_behind_one_step():
     assert [graph.tensors[name].shape for name in ("t", "y")] == [(1, 6, 4), (6, 4)]
 
 
-def test_constants_that_differ_between_items_stay():
-    start = np.arange(12, dtype=np.float32).reshape(3, 4)
-    node = helper.make_node("Add", ["x", "start"], ["y"])
-    model = from_onnx(make_model([node], {"x": [3, 4]}, ["y"], {"start": start}))
+@pytest.mark.parametrize("width", [4, 4096])
+def test_constants_that_differ_between_items_stay(width):
+    """Those of which the values are known, and large ones that follow from others."""
+    start = np.arange(3 * width, dtype=np.float32).reshape(3, width)
+    nodes = [
+        helper.make_node("Relu", ["start"], ["begin"]),
+        helper.make_node("Add", ["x", "begin"], ["y"]),
+    ]
+    model = from_onnx(make_model(nodes, {"x": [3, width]}, ["y"], {"start": start}))
     with pytest.raises(WorkloadError, match="fixes its batch of 3"):
         model.graph(6)
 
