@@ -57,7 +57,7 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
         "framework": load(Framework, values["framework"], adopted=adopted),
     }
     values["replicas"] = _replicas(machine, values["ipus_per_replica"], values["replicas"])
-    _fill_in(values, asked)
+    _fill_in(values)
     config = RunConfig(
         **values | {"serial_products": parse_serial_products(values["serial_products"] or ())}
     )
@@ -122,34 +122,33 @@ def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> i
     return copies
 
 
-def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
+def _fill_in(values: dict[str, Any]) -> None:
     """Take the defaults that other options, the system or the stack decide."""
     machine, stack, framework = values["system"], values["stack"], values["framework"]
     training, replicas = values["mode"] == "training", values["replicas"]
-    for name in ("partials", "available_memory_proportion"):
-        values[name] = asked.get(name, getattr(stack, name))
-    # In training the input pipeline always runs ahead of the chips.
-    values["batches_in_flight"] = asked.get("batches_in_flight", 2 if training else 1)
-    iterations = 1 if training else framework.device_iterations
-    values["device_iterations"] = asked.get("device_iterations", iterations)
-    values["io_tiles"] = _io_tiles(stack, values)
-    values["stage_ipus"] = asked.get("stage_ipus", tuple(range(values["ipus_per_replica"])))
-    for name in ("pipeline_splits", "phase_splits"):
-        values[name] = asked.get(name, ())
+    decided: dict[str, Any] = {
+        "partials": stack.partials,
+        "available_memory_proportion": stack.available_memory_proportion,
+        # In training the input pipeline always runs ahead of the chips.
+        "batches_in_flight": 2 if training else 1,
+        "device_iterations": 1 if training else framework.device_iterations,
+        "stage_ipus": tuple(range(values["ipus_per_replica"])),
+        "pipeline_splits": (),
+        "phase_splits": (),
+    }
     if training:
-        if values["instances"] is None:
-            nodes = machine.host.numa_nodes * machine.host_servers
-            processes = range(1, min(replicas, nodes) + 1)
-            values["instances"] = max(n for n in processes if replicas % n == 0)
-        off_chip = "off_chip" if values["phases"] > 1 else "on_chip"
-        means = framework.running_mean
-        means &= not OPTIMIZERS[values["optimizer"]].sums_in_momentum
-        values["running_mean"] = asked.get("running_mean", means)
-        values["optimizer_state"] = asked.get("optimizer_state", off_chip)
+        processes = range(1, min(replicas, machine.host.numa_nodes * machine.host_servers) + 1)
+        rule = OPTIMIZERS[values["optimizer"]]
+        decided |= {
+            "instances": max(n for n in processes if replicas % n == 0),
+            "running_mean": framework.running_mean and not rule.sums_in_momentum,
+            "optimizer_state": "off_chip" if values["phases"] > 1 else "on_chip",
+            "least_sharded_elements": framework.least_sharded_elements,
+            "sharding_domain": replicas,
+        }
         values["replicated_tensor_sharding"] &= replicas > 1
-        least = asked.get("least_sharded_elements", framework.least_sharded_elements)
-        values["least_sharded_elements"] = least
-        values["sharding_domain"] = asked.get("sharding_domain", replicas)
+    values |= {name: value for name, value in decided.items() if values[name] is None}
+    values["io_tiles"] = _io_tiles(stack, values)
 
 
 def _io_tiles(stack: Stack, values: dict[str, Any]) -> int:
