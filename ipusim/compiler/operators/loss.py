@@ -58,7 +58,11 @@ def loss_and_gradient(m: Emitter, op: Loss, x: Placed) -> None:
         temp=(2 if squared else 3) * m.tile_bytes(x),
     )
     if op.kind in CLASS_LOSSES and op.rows > 1:
-        _mask(m, x)
+        # The gradient of rows whose target means none becomes zero.
+        rows = Placed(x.shape[:1], "float32")
+        m.scalar("equal", rows, "rows with a label")
+        m.cast(rows.of("bool"), x.dtype)
+        m.by_row("mul", "mask gradient", x, in_place=True)
     m.reduce("add", x)
     m.reduce("add", Placed((op.rows,), x.dtype))
     if op.kind == "cross_entropy_accuracy":
@@ -87,11 +91,3 @@ def _one_hot(m: Emitter, x: Placed) -> None:
         per_tile * one_hot_cycles(indices, x.dtype),
         exchange=per_tile * indices * element_bytes("int32"),
     )
-
-
-def _mask(m: Emitter, x: Placed) -> None:
-    """Zero the gradient of rows whose target means none."""
-    rows = Placed(x.shape[:1], "float32")
-    m.scalar("equal", rows, "rows with a label")
-    m.cast(rows.of("bool"), x.dtype)
-    m.by_row("mul", "mask gradient", x, in_place=True)

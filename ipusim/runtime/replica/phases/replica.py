@@ -112,6 +112,8 @@ def phased_replica(compiled: Compiled, config: RunConfig) -> Replica:
     the update runs on the others (PopTorch's default, useIOTilesToStore False).
     """
     plan = plan_phases(compiled, config)
+    # A pass puts together weights whose shards it loads, once for each load.
+    gathered = tuple(held.bytes for held in plan.held if held.parts > 1 for _ in held.loads)
     passes = config.micro_batches // plan.micro_batches
     after: dict[str, float] = {}
     if plan.update and not plan.in_phase:
@@ -128,7 +130,7 @@ def phased_replica(compiled: Compiled, config: RunConfig) -> Replica:
         ),
         parameters=plan.cut.parameters,
         measured=measured_once(_stages, plan),
-        gathers=passes * _gathers(plan) if "weights" in config.off_chip else None,
+        gathers=passes * gathered if "weights" in config.off_chip else None,
     )
 
 
@@ -137,7 +139,10 @@ def _contributions(plan: PhasePlan) -> list[Contribution]:
     numbers = range(plan.count)
     result: list[Contribution] = []
     if plan.chips > 1:
-        result.append(("stage transfers", "blocking", _handovers_s(plan)))
+        handed = handed_over_bytes(plan.cut.graph, plan.number_of)
+        sizes = [plan.micro_batches * handed.get(number, 0) for number in numbers]
+        copies = [stage_transfer_s(plan.config.system, (0, 1), [size]) for size in sizes]
+        result.append(("stage transfers", "blocking", copies))
     # One of two chips goes on by itself once it has handed over to the other.
     after = "store" if plan.chips > 1 else "blocking"
     if plan.in_phase:
@@ -173,14 +178,6 @@ def _compute(plan: PhasePlan) -> tuple[Work, ...]:
                 exchanges=plan.micro_batches * own.exchanges,
             )
     return tuple(result)
-
-
-def _handovers_s(plan: PhasePlan) -> list[float]:
-    moved = handed_over_bytes(plan.cut.graph, plan.number_of)
-    return [
-        stage_transfer_s(plan.config.system, (0, 1), [plan.micro_batches * moved.get(number, 0)])
-        for number in range(plan.count)
-    ]
 
 
 def _by_number(plan: PhasePlan, amounts: dict[str, int], each_s: float) -> list[float]:
@@ -219,11 +216,6 @@ def _update_streams_s(plan: PhasePlan) -> dict[str, float]:
         for name, size in update.state_bytes.items():
             part[update.chip_of[name]] += 2 * size
     return {name: _streaming_s(plan, max(sizes)) for name, sizes in moved.items()}
-
-
-def _gathers(plan: PhasePlan) -> tuple[int, ...]:
-    """Return the bytes of the weights whose shards are loaded in a pass, once for each load."""
-    return tuple(held.bytes for held in plan.held if held.parts > 1 for _ in held.loads)
 
 
 def _stages(plan: PhasePlan) -> tuple[Stage, ...]:
