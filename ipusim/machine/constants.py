@@ -181,9 +181,11 @@ class Own:
         units = {_key(item): item.metadata["unit"] for item in _declared(kind)}
         given = dict(self.of(kind)[name])
         like = given.pop("like", None)
+        # A table of data/hardware, copied whole, also says what no prediction reads.
+        known = units | dict.fromkeys(key for table in _tables(kind.FILE).values() for key in table)
         for key, value in given.items():
-            check_name(f"key of {name!r} in {self.file}", key, units)
-            if not isinstance(value, dict):
+            check_name(f"key of {name!r} in {self.file}", key, known)
+            if key in units and not isinstance(value, dict):
                 about = {"unit": units[key], "source": self.file, "label": "assumed"}
                 given[key] = {"value": value} | about
         if like is None:

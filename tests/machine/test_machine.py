@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -425,6 +425,16 @@ def test_a_user_describes_a_machine_in_a_file(tmp_path: Path) -> None:
     assert system.chip.constants["clock_hz"].source == str(path)
     power = machine.load_system("IPU-M2000").power
     assert system.power.amp_half_pj_per_flop == power.amp_half_pj_per_flop
+
+
+def test_a_table_of_the_hardware_may_be_copied_whole(tmp_path: Path) -> None:
+    chips = (files.data_dir() / "hardware" / "chips.toml").read_text()
+    copied = chips[chips.index("[GC200]") : chips.index("[Bow]")].replace("[GC200]", "[chips.Copy]")
+    path = tmp_path / "copy.toml"
+    path.write_text(
+        f'[systems.X]\nlike = "C2"\nchip = "Copy"\n[power.Copy]\nlike = "GC200"\n{copied}'
+    )
+    assert machine.load_system(str(path)).chip == replace(machine.load_chip("GC200"), name="Copy")
 
 
 @pytest.mark.parametrize(
