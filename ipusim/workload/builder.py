@@ -245,6 +245,8 @@ class TensorBuilder:
             self.add_tensor(Tensor(name=f"{name}.out{part}", shape=shape, dtype=whole.dtype))
             for part, shape in enumerate(shapes)
         )
+        if x in self._fixed:
+            self._fixed |= dict.fromkeys(outputs)
         params = Layout(function="split", elements=whole.elements, moves_data=False)
         self.add_op(name, params, (x,), *outputs)
         return outputs

@@ -148,6 +148,14 @@ def test_shifts_copies_and_parts():
     assert g.softmax("log", x, log=True) and g.ops[-1].params.log
 
 
+def test_parts_of_what_no_precision_changes_are_not_changed_either():
+    g = GraphBuilder("parts")
+    wide = g.cast("wide", g.input("x", (2, 6)), "float32", fixed=True)
+    parts = g.split("split", wide, 2, axis=1)
+    graph = g.finish(g.elementwise("sum", "add", *parts)).with_precision("16.16")
+    assert {graph.tensors[name].dtype for name in (*parts, "sum.out")} == {"float32"}
+
+
 def test_a_block_names_its_layers_after_itself():
     g = GraphBuilder("blocks")
     x = g.input("x", (2, 3))
