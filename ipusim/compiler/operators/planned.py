@@ -338,11 +338,18 @@ def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     name, tile_bytes = "B" if is_input else "A", ceil_div(elements, m.tiles) * size
     if turned and not any(g * size % REGROUP_GRAIN_BYTES for g in (group, wanted)):
         blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
-        copies = rearranged_copy_cycles(tile_bytes, REGROUP_GRAIN_BYTES, m.chip)
-        copies_to_turn = rearranged_copy_cycles(blocks.received, group * size, m.chip)
-        return _Order(name, tile_bytes, copies, blocks, copies_to_turn)
+        return _in_blocks(m, name, tile_bytes, blocks, group * size)
     piece = size if turned else gcd(group, wanted) * size
     return _Order(name, tile_bytes, rearranged_copy_cycles(tile_bytes, piece, m.chip))
+
+
+def _in_blocks(
+    m: Lowering, name: str, tile_bytes: int, blocks: Regrouping, piece_bytes: int
+) -> _Order:
+    """Return how an operand comes in pieces into blocks, which are transposed and take place."""
+    copies = rearranged_copy_cycles(tile_bytes, REGROUP_GRAIN_BYTES, m.chip)
+    copies_to_turn = rearranged_copy_cycles(blocks.received, piece_bytes, m.chip)
+    return _Order(name, tile_bytes, copies, blocks, copies_to_turn)
 
 
 def _bring_into_order(m: Lowering, orders: list[_Order]) -> None:
@@ -400,13 +407,11 @@ def _summed_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     if group % grain or wanted % grain:
         return _Order(name, tile_bytes, 0)
     blocks = regrouping(ceil_div(elements, parts), group, wanted, x.dtype, m.chip)
-    copies = rearranged_copy_cycles(tile_bytes, REGROUP_GRAIN_BYTES, m.chip)
-    copies_to_turn = rearranged_copy_cycles(blocks.received, group * size, m.chip)
-    if isinstance(op, Conv) and m.stack.copies_windows:
-        in_windows = _in_windows(op, chosen, x) if is_input != chosen.swap else 0
-        pieces = ceil_div(ceil_div(in_windows, parts * chosen.tiles_used), wanted)
-        copies, copies_to_turn = piece_copy_cycles(pieces, m.chip), 0
-    return _Order(name, tile_bytes, copies, blocks, copies_to_turn)
+    if isinstance(op, MatMul) or not m.stack.copies_windows:
+        return _in_blocks(m, name, tile_bytes, blocks, group * size)
+    in_windows = _in_windows(op, chosen, x) if is_input != chosen.swap else 0
+    pieces = ceil_div(ceil_div(in_windows, parts * chosen.tiles_used), wanted)
+    return _Order(name, tile_bytes, piece_copy_cycles(pieces, m.chip), blocks)
 
 
 def _in_windows(op: Conv, chosen: planner.Plan, x: Placed) -> int:
