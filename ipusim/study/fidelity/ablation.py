@@ -140,7 +140,8 @@ def ablation_summary(frame: pd.DataFrame) -> pd.DataFrame:
     """
     whole = frame[frame["without"] == ""].set_index("row_id")["time_ratio"]
     titles = {one.name: one.title for one in ablations()}
-    mechanisms = pd.Categorical(frame["without"], titles)  # not known, so no group: the whole
+    named = frame["without"].where(frame["without"] != "")  # the whole is no group
+    mechanisms = pd.Categorical(named, titles)
     frame = frame.assign(without=mechanisms, on=frame["row_id"].map(whole))
     lines = []
     for (mode, name), part in frame.groupby(["mode", "without"], observed=True):
