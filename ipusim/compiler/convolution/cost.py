@@ -184,7 +184,7 @@ def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
 
     # Zeros made on the tile: short filter rows (AMP n x 1), window and field padding (SLIC).
     zeros = part.kernel_zeros * in_chans * out_chans * groups
-    input_zeros = 0
+    input_zeros = padding = 0
     if vertex.method == SLIC:
         input_zeros = (part.slic_positions - part.positions) * in_chans * groups
     elif vertex.method == AMP and vertex.filter_height > 1:
@@ -192,14 +192,14 @@ def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
         if problem.era == ERA_1_0 and not problem.executing:
             # Tag 1.0.136 multiplies padding elements, not rows, by the size of an input row.
             rows = zeros
-        rows *= problem.dims[0].kernel_dilation
+        row = part.columns * in_chans * groups
+        input_zeros = rows * problem.dims[0].kernel_dilation * row
         if problem.executing:
             # The padding of the field too is made there (ConvVertices.cpp,
-            # truncateDilateAndPadInput): of a split field one end.
-            rows += -(-problem.dims[0].padding // min(2, split.dims[0].field))
-        input_zeros = rows * part.columns * in_chans * groups
+            # truncateDilateAndPadInput), which no bound on memory counts: of a split field one end.
+            padding = -(-problem.dims[0].padding // min(2, split.dims[0].field)) * row
     cost.tile_transform = -(-zeros * in_bytes // exchange)
-    cost.tile_transform += -(-input_zeros * in_bytes // in_exchange)
+    cost.tile_transform += -(-(input_zeros + padding) * in_bytes // in_exchange)
 
     arranged, summed = _fill_serial(problem, work)
     # Inputs that all serial parts use can be fetched once, at the price of keeping them.
