@@ -35,8 +35,7 @@ KERNEL_SOURCES = (
 
 PREDICTING_SOURCES = (
     "api.py",
-    "report.py",
-    "trace.py",
+    "report",
     "runtime",
     "compiler",
     "workload",

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ipusim.advice import PLANNED, command, python
 from ipusim.api import names_options, simulate, split_onnx
 from ipusim.compiler.memory import least_bytes
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.report import Report
+from ipusim.report.advice import PLANNED, command, python
 from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job, graphs
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import COUNT, RunConfig

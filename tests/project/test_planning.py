@@ -8,9 +8,10 @@ from onnx import helper
 from onnx_single_op import make_model
 
 import ipusim
-from ipusim import advice, planning
+from ipusim import planning
 from ipusim.cli import cli
 from ipusim.errors import ConfigError, IpuSimError
+from ipusim.report import advice
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
 

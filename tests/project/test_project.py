@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONDA_NAMES = {"matplotlib-base": "matplotlib"}
 IMPORT_NAMES = {"beautifulsoup4": "bs4", "protobuf": "google", "pyyaml": "yaml"}
 PREDICTING = (
-    *("machine", "workload", "compiler", "numerics", "runtime", "api.py", "report.py"),
+    *("machine", "workload", "compiler", "numerics", "runtime", "api.py", "report"),
     *("sweeps.py", "parts.py", "workers.py"),
 )
 

@@ -40,7 +40,7 @@ def test_tasks_go_where_they_went_before():
     assert dict(workers.each(who, {"b": 0, "a": 0})) == first
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="POSIX only")
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows cannot block signals")
 def test_a_process_hears_no_interrupt_even_before_it_runs():
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
     with deaf_to_interrupts():

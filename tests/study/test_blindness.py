@@ -25,7 +25,7 @@ PACKAGE = Path(ipusim.__file__).parent
 STAGES = ("machine", "compiler", "runtime", "numerics", "workload")
 MODULES = sorted(
     path
-    for stage in (*STAGES, "api.py", "report.py")
+    for stage in (*STAGES, "api.py", "report")
     for path in ([PACKAGE / stage] if stage.endswith(".py") else (PACKAGE / stage).rglob("*.py"))
     # the zoo is where models are named: what they are, not how fast they were
     if "zoo" not in path.parts

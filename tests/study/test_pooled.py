@@ -116,7 +116,7 @@ def test_sources_that_a_request_depends_on_are_all_named():
         [sys.executable, "-c", LOADS], capture_output=True, text=True, check=True
     ).stdout.split()
     names = {name.removeprefix("ipusim.").replace(".", "/") for name in loaded if "." in name}
-    covered = (*pooled.PREDICTING, "kernel_cache.py", "advice.py")  # which keep, and read a report
+    covered = (*pooled.PREDICTING, "kernel_cache.py")  # which keeps what they make
     stray = [
         name
         for name in sorted(names)

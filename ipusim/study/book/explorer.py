@@ -8,7 +8,6 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ipusim.advice import python
 from ipusim.api import simulate
 from ipusim.errors import ConfigError, IpuSimError
 from ipusim.look import OKABE_ITO
@@ -16,6 +15,7 @@ from ipusim.machine.system import load_system, system_names
 from ipusim.markup import template
 from ipusim.planning import FILLED
 from ipusim.report import Report
+from ipusim.report.advice import python
 from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
 from ipusim.workload.model import Model, load_model

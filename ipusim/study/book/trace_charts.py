@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ipusim.report import Report
-from ipusim.report_page import BESIDE, draw_phases
+from ipusim.report.page import BESIDE, draw_phases
 from ipusim.study.book.charts import name_places, sheet
 
 

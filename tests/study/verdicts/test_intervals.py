@@ -195,7 +195,7 @@ def test_an_interval_does_not_jump_when_a_machine_is_added(mode):
 
 
 def test_reports_carry_the_interval_of_their_kind(monkeypatch):
-    monkeypatch.setattr("ipusim.report.interval80", lambda *run: KNOWN)
+    monkeypatch.setattr("ipusim.report.report.interval80", lambda *run: KNOWN)
     report = ipusim.simulate("braggnn", micro_batch=2)
     latency, throughput = report.latency, report.throughput
     assert latency.low80 == pytest.approx(0.8 * latency.value)
@@ -216,12 +216,12 @@ def test_reports_carry_the_interval_of_their_kind(monkeypatch):
 
 
 def test_no_interval_where_nothing_is_fitted(monkeypatch):
-    monkeypatch.setattr("ipusim.report.interval80", lambda *run: KNOWN)
+    monkeypatch.setattr("ipusim.report.report.interval80", lambda *run: KNOWN)
     report = ipusim.simulate("braggnn", tier="specification")
     assert report.latency.low80 is None
     assert report.to_dict()["interval80"] is None
     assert "80 %" not in repr(report)
-    monkeypatch.setattr("ipusim.report.interval80", lambda *run: None)
+    monkeypatch.setattr("ipusim.report.report.interval80", lambda *run: None)
     assert ipusim.simulate("braggnn").throughput.high80 is None
 
 

@@ -6,8 +6,8 @@ import re
 import pytest
 
 import ipusim
-from ipusim import report_page
 from ipusim.errors import StudyError
+from ipusim.report.page import figures
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
 
@@ -35,7 +35,7 @@ def test_a_page_needs_no_network_and_is_the_same_twice(report, tmp_path):
 
 
 def test_figures_draw_what_the_report_holds(report):
-    drawn = {name: figure.axes[0] for name, figure in report_page.figures(report).items()}
+    drawn = {name: figure.axes[0] for name, figure in figures(report).items()}
     parts = drawn["parts"]
     assert sum(bar.get_width() for bar in parts.patches) == pytest.approx(
         1e3 * report.result.step_s

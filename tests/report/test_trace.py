@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 import ipusim
-from ipusim import trace
 from ipusim.errors import StudyError
+from ipusim.report import trace
 
 RUNS = {
     "one chip": {},

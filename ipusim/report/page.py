@@ -15,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import ipusim
-from ipusim import advice
 from ipusim.files import write_text
 from ipusim.look import OKABE_ITO, PHASES, figure_style
 from ipusim.markup import template
+from ipusim.report import advice
 from ipusim.workload.model import Model
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipusim import advice
 from ipusim.compiler.program import Program
 from ipusim.files import write_text
+from ipusim.report import advice
+from ipusim.report.trace import PHASES, events
 from ipusim.runtime.calibration import FittedCosts, Interval, calibration, interval80
 from ipusim.runtime.compile import tile_steps
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import StepResult, price_per_item
 from ipusim.runtime.terms import HOST_PARTS
-from ipusim.trace import PHASES, events
 from ipusim.workload.graph import OPERAND_DTYPES
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ class Report:
         StudyError
             If it cannot be written.
         """
-        from ipusim.report_page import write  # with matplotlib, which a number needs not
+        from ipusim.report.page import write  # with matplotlib, which a number needs not
 
         return write(self, Path(path))
 
