@@ -9,8 +9,9 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvPlan.cpp`` (createPlan, getFullyC
 getFullyConnectedWUPlan) and ``ConvModel.cpp`` (addBwdEstimates, addWuEstimates).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,38 +19,33 @@ from ipusim.compiler.convolution import planner
 from ipusim.compiler.convolution.kernel import JOINT_SEARCH, NO_SPANS, kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import empty_works
-from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
+from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import problems_of, transforms_of
 from ipusim.compiler.convolution.vertex_types import vertex_types
 from ipusim.compiler.vertices.conv import AMP, ERA_1_0
 from ipusim.machine import Chip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerPlans:
-    """Plans of the three passes of one fully connected layer.
-
-    A `joint` plan has one partition that serves all three.
-    """
+class LayerPlans(NamedTuple):
+    """Plans of the three passes of one fully connected layer, all of them joint or none."""
 
     forward: planner.Plan
     data_gradient: planner.Plan
     weight_gradient: planner.Plan
-    joint: bool
 
 
+@lru_cache(maxsize=4096)
 def plan_layer(asked: ConvPass, chip: Chip, rules: PlannerRules) -> LayerPlans:
     """Return the plans of a layer, whose forward product, of kind "fc_training", is `asked` for.
 
     The joint plans of tag 1.0.136, which did not exchange operands, are not modelled: that era gets
     three plans.
     """
-    return _plan_layer(asked, PlannerChip.of(chip), rules, chip)
-
-
-def forget_layers() -> None:
-    """Drop every remembered plan of a layer."""
-    _plan_layer.cache_clear()
+    separate = [planner.plan(one, chip, rules) for one in layer_passes(asked)]
+    if rules.era != ERA_1_0 and asked.in_bytes == asked.out_bytes:
+        bound = sum(plan.planned_cycles for plan in separate)
+        return _joint(asked, chip, rules, bound) or LayerPlans(*separate)
+    return LayerPlans(*separate)
 
 
 def layer_passes(asked: ConvPass) -> tuple[ConvPass, ConvPass, ConvPass]:
@@ -68,23 +64,7 @@ def layer_passes(asked: ConvPass) -> tuple[ConvPass, ConvPass, ConvPass]:
     )
 
 
-@lru_cache(maxsize=4096)
-def _plan_layer(asked: ConvPass, key: PlannerChip, rules: PlannerRules, chip: Chip) -> LayerPlans:
-    separate = [planner.plan(one, chip, rules) for one in layer_passes(asked)]
-    if rules.era != ERA_1_0 and asked.in_bytes == asked.out_bytes:
-        joint = _joint(asked, key, rules, sum(plan.planned_cycles for plan in separate))
-        if joint is not None:
-            return LayerPlans(
-                forward=joint[0], data_gradient=joint[1], weight_gradient=joint[2], joint=True
-            )
-    return LayerPlans(
-        forward=separate[0], data_gradient=separate[1], weight_gradient=separate[2], joint=False
-    )
-
-
-def _joint(
-    asked: ConvPass, chip: PlannerChip, rules: PlannerRules, bound: int
-) -> list[planner.Plan] | None:
+def _joint(asked: ConvPass, chip: Chip, rules: PlannerRules, bound: int) -> LayerPlans | None:
     """Return the joint plans if one partition costs no more than `bound` cycles."""
     passes = layer_passes(asked)
     plain = [transforms_of(one, chip, rules)[0] for one in passes]
@@ -112,14 +92,16 @@ def _joint(
     problems, vertices = winner
     works["best_cycles"] = works["best_cycles"][0] // 3
     works["evaluations"] = works["evaluations"][0]
-    return [
-        planner.executed_plan(
-            "joint",
-            plain[at],
-            *(array[at : at + 1] for array in (problems, vertices, works)),
+    return LayerPlans(
+        *(
+            planner.executed_plan(
+                plain[at],
+                *(array[at : at + 1] for array in (problems, vertices, works)),
+                joint=True,
+            )
+            for at in range(3)
         )
-        for at in range(3)
-    ]
+    )
 
 
 def _layer_vertices(vertex: np.ndarray, updates: np.ndarray) -> np.ndarray | None:

@@ -23,7 +23,7 @@ import numpy as np
 from ipusim.compiler.convolution.kernel import EXECUTE, NO_SPANS, SEARCH, kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works, joined
-from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
+from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import (
     Transform,
     defers_dilation,
@@ -50,20 +50,17 @@ _AT_ONCE = 4
 class Plan:
     """The chosen partition of one convolution and what it costs.
 
-    `transform` names what is done to the convolution first: operands may be exchanged (`swap`), and
-    kernels of the dimensions `expand` moved into the input channels. `method` is the vertex type,
-    `units` are the convolution units or chains that it uses,
-    `partial_bytes` those of a partial sum; `planned_cycles` is the planner's own objective, `cost`
-    what runs, `partials` those of the fullest tile in one serial part, which has `part_channels`
-    output channels, `evaluations` counts the partitions that the search looked at. Where no plan
-    fitted the memory bound, poplibs' fallback was taken. If `spreads_output`, zeros are spread
-    through the result afterwards, instead of through the input.
+    The `transform` is done to the convolution first. `method` is the vertex type, `units` are the
+    convolution units or chains that it uses, `partial_bytes` those of a partial sum;
+    `planned_cycles` is the planner's own objective, `cost` what runs, `partials` those of the
+    fullest tile in one serial part, which has `part_channels` output channels, `evaluations` counts
+    the partitions that the search looked at. Where no plan fitted the memory bound, poplibs'
+    fallback was taken. If `spreads_output`, zeros are spread through the result afterwards, instead
+    of through the input. A `joint` plan has the partition of all three passes of a layer.
     """
 
     method: str
-    transform: str
-    swap: bool
-    expand: tuple[int, ...]
+    transform: Transform
     conv_groups_per_group: int
     in_chans_per_group: int
     out_chans_per_group: int
@@ -75,28 +72,14 @@ class Plan:
     partials: Runs
     part_channels: int
     evaluations: int
-    within_memory_bound: bool
-    spreads_output: bool
-
-    @property
-    def serial_splits(self) -> int:
-        """How many times the loop over serial parts runs."""
-        return self.cost.serial
-
-    @property
-    def tiles_used(self) -> int:
-        """Tiles that take part."""
-        return self.cost.tiles_used
-
-    @property
-    def reduction_depth(self) -> int:
-        """Partials that are summed over tiles for one output."""
-        return self.cost.depth
+    within_memory_bound: bool = True
+    spreads_output: bool = False
+    joint: bool = False
 
     @property
     def result(self) -> Runs:
         """Elements of the result on the fullest tile: its share of the sums, of all parts."""
-        share = ceil_div(self.partials.elements, self.reduction_depth)
+        share = ceil_div(self.partials.elements, self.cost.depth)
         return Runs(share * self.split.out_serial, min(share, self.partials.length))
 
     @property
@@ -109,16 +92,6 @@ class Plan:
         if self.split.out_serial == 1 or last == 0:
             return 0
         return gcd(self.out_chans_per_group, last)
-
-    @property
-    def temp_bytes(self) -> int:
-        """Temporary bytes of the fullest tile."""
-        return self.cost.temp_bytes
-
-    @property
-    def partial_bytes_per_tile(self) -> int:
-        """Bytes of the partials tensor on the fullest tile."""
-        return self.cost.partial_bytes
 
     @property
     def one_by_one(self) -> bool:
@@ -153,7 +126,7 @@ def plan(asked: ConvPass, chip: Chip, rules: PlannerRules, *, pruned: bool = Tru
     bound, stacks from 2.0 on double it until a plan fits and at last drop it; 1.0.136 looks for the
     plan with the least temporary memory (runPlanner).
     """
-    key = asked, PlannerChip.of(chip), rules
+    key = asked, chip, rules
     if not pruned:
         return _planned(_searched(_search_for([asked], *key[1:], pruned=False)), 0, *key)
     found = _PLANS.get(key)
@@ -175,15 +148,13 @@ def planned_ahead(asked: Iterable[ConvPass], chip: Chip, rules: PlannerRules) ->
 
     A search needs no interpreter. Some are made at once, as a thread waits for it between two.
     """
-    target = PlannerChip.of(chip), rules
-    keys = [(one, *target) for one in dict.fromkeys(asked)]
-    keys = [key for key in keys if key not in _PLANS]
+    keys = [key for one in dict.fromkeys(asked) if (key := (one, chip, rules)) not in _PLANS]
     pool, ahead = ThreadPoolExecutor(2, thread_name_prefix="ipusim-planner"), {}
     before = _AHEAD.set(ahead)
     try:
         for begin in range(0, len(keys), _AT_ONCE):
             part = keys[begin : begin + _AT_ONCE]
-            search = pool.submit(_searched, _search_for([one for one, *_ in part], *target))
+            search = pool.submit(_searched, _search_for([one for one, *_ in part], chip, rules))
             ahead |= {key: (search, at) for at, key in enumerate(part)}
         yield
     finally:
@@ -209,7 +180,7 @@ class _Search(NamedTuple):
     works: np.ndarray
 
 
-_Key = tuple[ConvPass, PlannerChip, PlannerRules]
+_Key = tuple[ConvPass, Chip, PlannerRules]
 
 _PLANS: dict[_Key, Plan] = {}
 _Ahead = Mapping[_Key, tuple[Future[_Search], int]]
@@ -218,7 +189,7 @@ _AHEAD: ContextVar[_Ahead] = ContextVar("searches under way", default=MappingPro
 
 
 def _search_for(
-    asked: Sequence[ConvPass], chip: PlannerChip, rules: PlannerRules, *, pruned: bool = True
+    asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules, *, pruned: bool = True
 ) -> _Search:
     """Return what is to be searched for the plans of some convolutions."""
     works = empty_works(len(asked), rules.temporary_bytes(chip.bytes_per_tile))
@@ -239,19 +210,15 @@ def _searched(search: _Search) -> _Search:
     return search
 
 
-def _planned(
-    search: _Search, at: int, asked: ConvPass, chip: PlannerChip, rules: PlannerRules
-) -> Plan:
+def _planned(search: _Search, at: int, asked: ConvPass, chip: Chip, rules: PlannerRules) -> Plan:
     """Return the plan that a search has found for a convolution, one of those it was made for."""
     work = search.works[at : at + 1]
     within = _found(work)
     if not within:
         work = _fall_back(search, work, chip, rules)
     problem, vertex = int(work["best_problem"][0]), int(work["best_vertex"][0])
-    transform = search.transforms[problem]
     return executed_plan(
-        transform.name,
-        transform,
+        search.transforms[problem],
         search.problems[problem : problem + 1],
         joined([search.vertices[vertex : vertex + 1]], VERTEX),
         work,
@@ -265,18 +232,15 @@ def _found(work: np.ndarray) -> bool:
 
 
 def executed_plan(
-    name: str,
     transform: Transform,
     problem: np.ndarray,
     vertex: np.ndarray,
     work: np.ndarray,
-    *,
-    within_memory_bound: bool = True,
-    spreads_output: bool = False,
+    **known: bool,
 ) -> Plan:
     """Return the best partition of a search as a plan, with the costs of what runs.
 
-    What runs is written into `problem`, `vertex` and `work`.
+    What runs is written into `problem`, `vertex` and `work`; `known` are further fields of a plan.
     """
     problem["executing"] = 1
     if vertex["method"] == AMP:
@@ -290,9 +254,7 @@ def executed_plan(
     method, conv_groups, in_chans, out_chans, units, partial_bytes, *_ = vertex.item()
     return Plan(
         method=METHOD_NAMES[method],
-        transform=name,
-        swap=transform.swap,
-        expand=transform.way.expand,
+        transform=transform,
         conv_groups_per_group=conv_groups,
         in_chans_per_group=in_chans,
         out_chans_per_group=out_chans,
@@ -304,8 +266,7 @@ def executed_plan(
         partials=partials_of(problem, vertex, work),
         part_channels=part_channels_of(problem[0], vertex[0], work[0]),
         evaluations=int(work["evaluations"][0]),
-        within_memory_bound=within_memory_bound,
-        spreads_output=spreads_output,
+        **known,
     )
 
 
@@ -343,9 +304,7 @@ def partials_of(problem: np.ndarray, vertex: np.ndarray, work: np.ndarray) -> Ru
     return Runs(together * prod(shares), length)
 
 
-def _fall_back(
-    search: _Search, failed: np.ndarray, chip: PlannerChip, rules: PlannerRules
-) -> np.ndarray:
+def _fall_back(search: _Search, failed: np.ndarray, chip: Chip, rules: PlannerRules) -> np.ndarray:
     """Return the work of a plan where none is within the limit: HMAC can do it always."""
     if rules.era == ERA_1_0:
         return _searched_again(search, failed, UNBOUNDED, minimise_memory=True)

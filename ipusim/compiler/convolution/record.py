@@ -60,8 +60,8 @@ COST = integers(
     "temp_bytes partial_bytes input_bytes weight_bytes stages one_by_one outputs",
 )
 WORK = integers(
-    # The problems that are its transforms; how it is searched; what was found.
-    "first_problem last_problem temp_limit minimise_memory pruned",
+    # The problems that are its transforms; how it is searched; what is looked at; what was found.
+    "first_problem last_problem temp_limit minimise_memory pruned problem vertex",
     "best_cycles best_bytes best_problem best_vertex evaluations",
     ("best", SPLIT),
     ("split", SPLIT),

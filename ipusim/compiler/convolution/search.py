@@ -92,8 +92,8 @@ def _first_channel_split(grains: int, serial: int, whole: bool, coarse: bool) ->
 @njit(cache=True, inline="always")
 def search_vertex(
     problem: np.void, vertex: np.void, work: np.void, serial_splits: bool, coarse: bool
-) -> bool:
-    """Search the partitions of a vertex type; whether one is better than what `work` holds.
+) -> None:
+    """Search the partitions of a vertex type for one that is better than what `work` holds.
 
     Without `serial_splits` no channels are computed in parts one after the other; a `coarse` search
     looks only at splits that divide evenly or are powers of two.
@@ -101,12 +101,11 @@ def search_vertex(
     split, totals = work.split, work.totals
     prunes = work.pruned and not work.minimise_memory
     if not fill_grains(problem, vertex, work):
-        return False
+        return
     # No copy and no split makes up for it.
     if prunes and totals.arithmetic // problem.tiles > work.best_cycles:
-        return False
+        return
     fill_copies(problem, vertex, work)
-    found = False
     for of_inputs in range(2):
         # In parts of the output channels, or not serial; then in parts of the input channels.
         split.in_serial = split.out_serial = 1
@@ -125,9 +124,8 @@ def search_vertex(
             # More serial parts cost more.
             if prunes and serial_floor(problem, work) > work.best_cycles:
                 break
-            found |= _search_groups(problem, vertex, work, coarse)
+            _search_groups(problem, vertex, work, coarse)
             serial = next_serial_split(channels, grains, serial, problem.era)
-    return found
 
 
 @njit(cache=True)
@@ -144,19 +142,7 @@ def _may_improve(problem: np.void, vertex: np.void, work: np.void) -> bool:
 
 
 @njit(cache=True, inline="always")
-def keep_split(work: np.void) -> None:
-    """Keep the partition at hand as the best."""
-    split, best = work.split, work.best
-    best.group, best.batch, best.broadcast = split.group, split.batch, split.broadcast
-    best.in_chans, best.in_serial = split.in_chans, split.in_serial
-    best.out_chans, best.out_serial = split.out_chans, split.out_serial
-    for d in range(3):
-        best.dims[d].field = split.dims[d].field
-        best.dims[d].kernel = split.dims[d].kernel
-
-
-@njit(cache=True, inline="always")
-def _evaluate(problem: np.void, vertex: np.void, work: np.void) -> bool:
+def _evaluate(problem: np.void, vertex: np.void, work: np.void) -> None:
     """Evaluate a partition; keep it if it is strictly better in (cycles, bytes).
 
     Or in (bytes, cycles) where memory is minimised; ties keep the earlier partition.
@@ -164,23 +150,21 @@ def _evaluate(problem: np.void, vertex: np.void, work: np.void) -> bool:
     work.evaluations += 1
     cost = work.cost
     if not conv_cost(problem, vertex, work) or cost.temp_bytes > work.temp_limit:
-        return False
+        return
     fewer_cycles = cost.total < work.best_cycles
     fewer_bytes = cost.temp_bytes < work.best_bytes
     if work.minimise_memory:
         if not fewer_bytes and not (cost.temp_bytes == work.best_bytes and fewer_cycles):
-            return False
+            return
     elif not fewer_cycles and not (cost.total == work.best_cycles and fewer_bytes):
-        return False
+        return
     work.best_cycles, work.best_bytes = cost.total, cost.temp_bytes
-    keep_split(work)
-    return True
+    work.best_problem, work.best_vertex, work.best = work.problem, work.vertex, work.split
 
 
 @njit(cache=True, inline="always")
-def _search_groups(problem: np.void, vertex: np.void, work: np.void, coarse: bool) -> bool:
-    """Loop over splits of groups, kernel and input channels; whether a better one was found."""
-    found = False
+def _search_groups(problem: np.void, vertex: np.void, work: np.void, coarse: bool) -> None:
+    """Loop over splits of groups, kernel and input channels."""
     totals, split, part, tiles = work.totals, work.split, work.part, problem.tiles
     outer, middle = problem.dims[0].kernel, problem.dims[1].kernel
     in_grains = totals.in_grains
@@ -206,12 +190,11 @@ def _search_groups(problem: np.void, vertex: np.void, work: np.void, coarse: boo
                     split.out_chans = 1
                     _least_outputs(problem, work, out_part, left // s_in)
                     if _may_improve(problem, vertex, work):
-                        found |= _search_outputs(problem, vertex, work, left // s_in, coarse)
+                        _search_outputs(problem, vertex, work, left // s_in, coarse)
                     s_in = next_channel_split(in_grains, s_in, split.in_serial, coarse)
                 inner.kernel = next_split(middle, inner.kernel, EVERY)
             kernels.kernel = next_split(outer, kernels.kernel, EVERY)
         split.group = next_split(totals.group_grains, split.group, coarse)
-    return found
 
 
 @njit(cache=True, inline="always")
@@ -235,9 +218,8 @@ def _least_outputs(problem: np.void, work: np.void, out_grains: int, tiles: int)
 @njit(cache=True, inline="always")
 def _search_outputs(
     problem: np.void, vertex: np.void, work: np.void, tiles: int, coarse: bool
-) -> bool:
-    """Loop over splits of output channels on `tiles` tiles; whether a better one was found."""
-    found = False
+) -> None:
+    """Loop over splits of output channels on `tiles` tiles."""
     totals, split, part = work.totals, work.split, work.part
     out_grains, positions = totals.out_grains, totals.positions
     one_out = vertex.method == SLIC or vertex.method == VMAC
@@ -260,17 +242,15 @@ def _search_outputs(
             part.columns = positions // rows
             hopeful = _may_improve(problem, vertex, work)
         if hopeful:
-            found |= _search_field(problem, vertex, work, left, coarse)
+            _search_field(problem, vertex, work, left, coarse)
         s_out = next_channel_split(out_grains, s_out, split.out_serial, coarse)
-    return found
 
 
 @njit(cache=True, inline="always")
 def _search_field(
     problem: np.void, vertex: np.void, work: np.void, tiles: int, coarse: bool
-) -> bool:
+) -> None:
     """Loop over splits of batch and outer field on `tiles` tiles."""
-    found = False
     split, batch = work.split, problem.batch
     outer, middle = problem.dims[0].out, problem.dims[1].out
     rows, planes = split.dims[0], split.dims[1]
@@ -282,20 +262,18 @@ def _search_field(
             planes.field = 1
             while planes.field <= min(middle, tiles // (split.batch * rows.field)):
                 left = tiles // (split.batch * rows.field * planes.field)
-                found |= _search_rows(problem, vertex, work, left, coarse)
+                _search_rows(problem, vertex, work, left, coarse)
                 planes.field = next_split(middle, planes.field, coarse)
             rows.field = next_split(outer, rows.field, coarse)
         split.batch = next_split(batch, split.batch, coarse)
     split.dims[2].field = 1
-    return found
 
 
 @njit(cache=True)
 def _search_rows(
     problem: np.void, vertex: np.void, work: np.void, tiles: int, coarse: bool
-) -> bool:
+) -> None:
     """Loop over splits of the innermost dimension, from fine to coarse until none can be better."""
-    found = False
     totals, split, part, last = work.totals, work.split, work.part, problem.dims[2]
     grains, grain = totals.last_grains, totals.field_grain
     rows = in_rows = columns = -(-problem.batch // split.batch)
@@ -326,9 +304,8 @@ def _search_rows(
             split.dims[2].field = s_last
             for broadcast in range(broadcasts):
                 split.broadcast = broadcast
-                found |= _evaluate(problem, vertex, work)
+                _evaluate(problem, vertex, work)
             split.broadcast = 0
         if coarse:
             break
         share = -(-grains // (s_last - 1)) if s_last > 1 else grains + 1
-    return found

@@ -16,8 +16,10 @@ import numpy as np
 
 from ipusim.compiler.convolution.params import ConvParams, ConvPass, Dim
 from ipusim.compiler.convolution.record import PROBLEM
-from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
+from ipusim.compiler.convolution.rules import PlannerRules
+from ipusim.compiler.tiles import ceil_div
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
+from ipusim.machine import Chip
 
 
 class Way(NamedTuple):
@@ -49,7 +51,7 @@ class Transform(NamedTuple):
     way: Way
     factor: int
     channels: tuple[int, int]
-    problem: list[int]
+    problem: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -73,7 +75,7 @@ def problems_of(transforms: Iterable[Transform]) -> np.ndarray:
     return np.array([one.problem for one in transforms], np.int64).view(PROBLEM)[:, 0]
 
 
-def transforms_of(asked: ConvPass, chip: PlannerChip, rules: PlannerRules) -> list[Transform]:
+def transforms_of(asked: ConvPass, chip: Chip, rules: PlannerRules) -> list[Transform]:
     """List every transform worth trying."""
     transforms: list[Transform] = []
     given = _given(asked, chip, rules)
@@ -88,7 +90,7 @@ def transforms_of(asked: ConvPass, chip: PlannerChip, rules: PlannerRules) -> li
                 groups = math.ceil(whole.groups / factor)
                 sizes = groups, batch, in_chans * factor, out_chans * factor
                 copies = _copies(asked, rules, swap, way, factor > 1)
-                problem = [*sizes, *views, *copies, *way.row, *given]
+                problem = (*sizes, *views, *copies, *way.row, *given)
                 transforms.append(Transform(swap, way, factor, sizes[2:], problem))
     return transforms
 
@@ -219,7 +221,7 @@ def _dim_of(dim: Dim, moved: bool) -> _Dim:
     )
 
 
-def _given(asked: ConvPass, chip: PlannerChip, rules: PlannerRules) -> list[int]:
+def _given(asked: ConvPass, chip: Chip, rules: PlannerRules) -> list[int]:
     """Return the integers of a `PROBLEM` that do not depend on its transform."""
     modern = rules.era != ERA_1_0
     return [
@@ -228,6 +230,15 @@ def _given(asked: ConvPass, chip: PlannerChip, rules: PlannerRules) -> list[int]
         *(asked.kind.startswith("fc_"), asked.kind == "conv_forward"),
         *(rules.era, chip.tiles, chip.exchange_bytes_per_cycle),
         *(chip.tiles_per_exchange_bus, chip.memcpy_bytes_per_cycle),
-        *(chip.single_input_bytes if modern else -1, modern, rules.era >= ERA_2_4),
+        *(_single_input_bytes(chip) if modern else -1, modern, rules.era >= ERA_2_4),
         *(0, 0, 0),
     ]
+
+
+def _single_input_bytes(chip: Chip) -> int:
+    """Return the largest partials for the contiguous reduce vertex (ConvReducePlan.hpp).
+
+    The partials, rounded up to memory elements, must stay below a sixteenth of the memory.
+    """
+    element = chip.memory_element_bytes
+    return (ceil_div(chip.bytes_per_tile, 16 * element) - 1) * element

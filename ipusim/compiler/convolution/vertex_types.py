@@ -15,7 +15,7 @@ import numpy as np
 
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import joined
-from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
+from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import Transform
 from ipusim.compiler.vertices.amp import amp_vertex
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, VERTEX
@@ -25,6 +25,7 @@ from ipusim.compiler.vertices.mac import (
     slic_vertex,
     vmac_vertex,
 )
+from ipusim.machine import Chip
 
 _MOST_UNREDUCED = 16
 """Input channels of an AMP vertex that takes all at once, halves that is (ConvVertexType.cpp)."""
@@ -36,7 +37,7 @@ class _Wanted(NamedTuple):
     in_bytes: int
     out_bytes: int
     kind: str
-    chip: PlannerChip
+    chip: Chip
     rules: PlannerRules
 
 
@@ -49,7 +50,7 @@ def each_once(types: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def vertex_types(
-    transforms: Iterable[Transform], asked: ConvPass, chip: PlannerChip, rules: PlannerRules
+    transforms: Iterable[Transform], asked: ConvPass, chip: Chip, rules: PlannerRules
 ) -> list[np.ndarray]:
     """List the vertex types for each transform as an array of `VERTEX`, most promising first.
 
@@ -99,13 +100,20 @@ def _without_hmac(
     return joined(types, VERTEX)
 
 
+def _units(chip: Chip, in_bytes: int, partial_bytes: int) -> int:
+    """Return the conv units for inputs and partials of these widths; of float8 as many as half."""
+    if in_bytes == 4:
+        return chip.float_float_conv_units
+    return chip.half_half_conv_units if partial_bytes == 2 else chip.half_float_conv_units
+
+
 @lru_cache(maxsize=256)
 def _amp_types(wanted: _Wanted, partials: int) -> tuple[np.ndarray, ...]:
     """AMP vertices: units, and the channel groups that load them fully or in part."""
     in_bytes, _, kind, chip, rules = wanted
     depth = 32 // in_bytes
     lanes = 8 // in_bytes
-    units_on_chip = chip.units(in_bytes, partials)
+    units_on_chip = _units(chip, in_bytes, partials)
     modern = rules.era != ERA_1_0
     unit_counts = [units_on_chip]
     if modern and units_on_chip == 16 and in_bytes > 1:
@@ -126,7 +134,7 @@ def _amp_types(wanted: _Wanted, partials: int) -> tuple[np.ndarray, ...]:
                     continue
                 groupings[in_per, out_per, units] = None
     # The units that the planner reckons to share a pass are those of its own partials type.
-    sharing = chip.units(in_bytes, rules.partials_bytes)
+    sharing = _units(chip, in_bytes, rules.partials_bytes)
     return tuple(
         amp_vertex((in_per, out_per), units, (in_bytes, partials), rules.era, sharing)
         for in_per, out_per, units in groupings
@@ -158,7 +166,7 @@ def _grouped_types(wanted: _Wanted, partials: int, stride: int) -> tuple[np.ndar
     types: list[np.ndarray] = []
     late = rules.era >= ERA_2_4 and partials == 2
     if not kind.startswith("fc_"):
-        wide = partials == 2 and chip.units(2, partials) == 16
+        wide = partials == 2 and _units(chip, 2, partials) == 16
         groupings = [(1, 4), (2, 2), (4, 1)]
         if late and wide:
             groupings += [(8, 1), (16, 1)]

@@ -1,6 +1,7 @@
 """Matrix products, and the passes of the layers that they belong to."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.convolution.joint import plan_layer
@@ -11,13 +12,11 @@ from ipusim.compiler.tiles import element_bytes
 from ipusim.workload.graph import MatMul
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedProduct:
-    """A planned product, the forward plan of its layer, whether one partition serves all passes."""
+class PlannedProduct(NamedTuple):
+    """The plan of a product and the forward plan of its layer."""
 
     chosen: planner.Plan
     forward: planner.Plan
-    joint: bool
 
 
 def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> PlannedProduct:
@@ -33,11 +32,11 @@ def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> PlannedProd
     dtype_bytes = element_bytes(m.made.dtype)
     if m.training:
         plans = plan_layer(layer_pass(op, dtype_bytes), m.chip, m.rules)
-        return PlannedProduct(getattr(plans, op.pass_kind), plans.forward, plans.joint)
+        return PlannedProduct(getattr(plans, op.pass_kind), plans.forward)
     kind = "fc_inference" if op.weights_operand else "matmul"
     asked = planner.ConvPass.of(kind, op, dtype_bytes, operand_bytes)
     chosen = planner.plan(asked, m.chip, m.rules)
-    return PlannedProduct(chosen, chosen, joint=False)
+    return PlannedProduct(chosen, chosen)
 
 
 @lowers(MatMul)
@@ -51,7 +50,7 @@ def matmul(m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed) -> TensorL
 def transpose_product(m: Lowering, planned: PlannedProduct, b: Placed) -> None:
     """Transpose the weights of a planned product where the backward pass wants that."""
     if m.task.params.pass_kind == "data_gradient" and m.training:
-        transpose_weights(m, b, planned.chosen, planned.forward, in_place=planned.joint)
+        transpose_weights(m, b, planned.chosen, planned.forward)
 
 
 def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> TensorLayout:
@@ -61,7 +60,7 @@ def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> Tens
     layout = lower_planned(m, planned.chosen, b, a)._replace(rows=True)
     op = m.task.params
     # The gradient lies where the weights lie.
-    stored = planned.joint and op.weights_operand and op.pass_kind == "weight_gradient"
+    stored = planned.chosen.joint and op.weights_operand and op.pass_kind == "weight_gradient"
     return layout._replace(free=True) if stored else layout
 
 

@@ -29,18 +29,13 @@ _MOST_VIEWS = 7
 
 
 def transpose_weights(
-    m: Lowering,
-    weights: Placed,
-    chosen: planner.Plan,
-    forward: planner.Plan,
-    *,
-    in_place: bool = False,
+    m: Lowering, weights: Placed, chosen: planner.Plan, forward: planner.Plan
 ) -> None:
     """Rearrange the forward weights for the data gradient: channels exchanged, field reversed.
 
     Blocks are transposed where they lie, then sent (poplibs ``lib/poplin/Convolution.cpp``,
-    weightsTransposeChansFlipXY and fullyConnectedWeightTranspose).  With `in_place` they stay on
-    their tiles, as joint plans have it. The groups of a tensor divide its channels, whatever the
+    weightsTransposeChansFlipXY and fullyConnectedWeightTranspose); in a joint plan they stay on
+    their tiles. The groups of a tensor divide its channels, whatever the
     plan pads them to; a product whose groups hold one element only is copied one by one
     (getGroupSizes there, useCopyImpl).
     """
@@ -64,25 +59,26 @@ def transpose_weights(
         matrices = ceil_div(m.share(weights), block * in_per)
         cycles = transpose_cycles(block, in_per, matrices, weights.dtype, m.chip)
         m.emit("transpose weights", TRANSPOSE, cycles)
-    if not in_place or copied:
+    if not chosen.joint or copied:
         cycles = copy_cycles(moved, m.chip, atom_bytes=element) if copied else 0
-        m.copy("turn weights", 0 if in_place else moved, temp=moved, cycles=cycles)
+        m.copy("turn weights", 0 if chosen.joint else moved, temp=moved, cycles=cycles)
 
 
 def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> TensorLayout:
     """Supersteps of a planned operation, in the order in which poplibs runs them."""
     m.superstep_cycles = m.stack.planned_superstep_cycles
-    m.tiles = chosen.tiles_used
+    m.tiles = chosen.cost.tiles_used
     came = _bring_operands(m, chosen, data, weights)
     _multiply(m, chosen, data, came)
     _finish_result(m, chosen)
     m.chosen = chosen
-    m.plan, m.transform, m.codelet = str(chosen), chosen.transform, chosen.codelet
+    m.plan, m.codelet = str(chosen), chosen.codelet
+    m.transform = "joint" if chosen.joint else chosen.transform.name
     m.reads_lines = isinstance(m.task.params, Conv) and not chosen.one_by_one
     m.temp_bytes = _temp_bytes(m, chosen, came)
-    m.interleaved_bytes = chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0
+    m.interleaved_bytes = chosen.cost.partial_bytes if chosen.method == "AMP" else 0
     grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
-    return TensorLayout(grouping=grouping, tiles=chosen.tiles_used)
+    return TensorLayout(grouping=grouping, tiles=chosen.cost.tiles_used)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +98,7 @@ def _part(
     m: Lowering, chosen: planner.Plan, name: str, vertex: str, *, exchange: int = 0, **work: int
 ) -> None:
     """Add a superstep of every serial part; `exchange` is in cycles, `work` as `emit` takes it."""
-    with m.loop(chosen.serial_splits, tiles=chosen.tiles_used):
+    with m.loop(chosen.cost.serial, tiles=chosen.cost.tiles_used):
         m.emit(name, vertex, exchange=exchange * m.chip.exchange_bytes_per_cycle, **work)
 
 
@@ -144,7 +140,7 @@ def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
                 placed = True
                 needed.append(order)
         before_bytes += sum(order.tile_bytes for order in needed)
-        with m.loop(chosen.serial_splits, tiles=m.tiles):
+        with m.loop(chosen.cost.serial, tiles=m.tiles):
             _bring_into_order(m, needed)
     if moved > 0 and op.pass_kind == "weight_gradient":
         # What is summed over must become innermost.
@@ -154,7 +150,7 @@ def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
             _summed_order(m, chosen, weights, is_input=False),
         ]
         if all(order.turned for order in orders):
-            with m.loop(chosen.serial_splits, tiles=m.tiles):
+            with m.loop(chosen.cost.serial, tiles=m.tiles):
                 _bring_into_order(m, orders)
             moved = 0
         else:
@@ -170,10 +166,10 @@ def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
 def _slice_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> None:
     """Slice what every serial part takes of the operands, each on the tiles that use it."""
     split, cost, size = chosen.split, chosen.cost, element_bytes(data.dtype)
-    with m.loop(chosen.serial_splits, tiles=chosen.tiles_used):
+    with m.loop(chosen.cost.serial, tiles=chosen.cost.tiles_used):
         if split.in_serial > 1:
             m.slice("slice input", ceil_div(cost.input_bytes, split.out_chans * size), data.dtype)
-        if chosen.serial_splits > 1:
+        if chosen.cost.serial > 1:
             part = ceil_div(cost.weight_bytes, split.weight_users * size)
             m.slice("slice weights", part, weights.dtype)
 
@@ -188,7 +184,7 @@ def _pad_weights(m: Lowering, chosen: planner.Plan, element: int) -> None:
     if chosen.cut_channels and users > _MOST_VIEWS:
         padded = ceil_div(chosen.cost.weight_bytes, users)
         piece = chosen.in_chans_per_group * element
-        with m.loop(chosen.serial_splits, tiles=m.tiles):
+        with m.loop(chosen.cost.serial, tiles=m.tiles):
             m.fetch("pad weights", padded, cycles=rearranged_copy_cycles(padded, piece, m.chip))
 
 
@@ -199,13 +195,13 @@ def _write_part(m: Lowering, chosen: planner.Plan) -> None:
     convolutionImpl and ConvProgramTree::lower). All outputs of a part are written; the planner's
     own estimate divides them by the parts once more (ConvModel.cpp, addDynamicUpdateEstimate).
     """
-    parts, outputs, size = chosen.serial_splits, chosen.cost.outputs, element_bytes(m.made.dtype)
+    parts, outputs, size = chosen.cost.serial, chosen.cost.outputs, element_bytes(m.made.dtype)
     gathered = 0
     if chosen.cut_channels and not chosen.cost.move_out:
         # What is left of the vertex's groups is brought together (convolutionPostprocess).
         gathered = rearranged_copy_cycles(outputs * size, chosen.cut_channels * size, m.chip)
     if chosen.split.out_serial > 1:
-        with m.loop(parts, tiles=chosen.tiles_used):
+        with m.loop(parts, tiles=chosen.cost.tiles_used):
             m.slice("write slice", outputs, m.made.dtype, write=True, copy=gathered)
     if parts > 1:
         with m.loop(parts, tiles=1):
@@ -248,7 +244,7 @@ def _multiply(m: Lowering, chosen: planner.Plan, data: Placed, came: _Brought) -
 def _finish_result(m: Lowering, chosen: planner.Plan) -> None:
     """Sum or convert partials, put serial parts together, and the result where it belongs."""
     cost = chosen.cost
-    if chosen.reduction_depth > 1:
+    if chosen.cost.depth > 1:
         stages = cost.stages
         share, rest = divmod(cost.reduce, stages)
         work = m, chosen, "reduce partials", "poplin::ReduceAdd"
@@ -274,7 +270,7 @@ def _finish_result(m: Lowering, chosen: planner.Plan) -> None:
         # tensor of its own (Convolution.cpp, convolutionPostprocess).
         size = element_bytes(m.made.dtype)
         atom = chosen.conv_groups_per_group * chosen.out_chans_per_group * size
-        tile_bytes = ceil_div(m.made.elements * size, chosen.tiles_used)
+        tile_bytes = ceil_div(m.made.elements * size, chosen.cost.tiles_used)
         m.copy("spread output", cycles=copy_cycles(tile_bytes, m.chip, atom_bytes=atom))
 
 
@@ -285,7 +281,7 @@ def _partials_exchange(m: Lowering, chosen: planner.Plan) -> int:
     pieces each; from several tiles these take longer than what arrives
     (`Stack.cut_partials_percent`).
     """
-    depth, partials = chosen.reduction_depth, chosen.partials
+    depth, partials = chosen.cost.depth, chosen.partials
     cycles = chosen.cost.reduce_first * (depth - 1) // depth
     grain = chosen.out_chans_per_group * chosen.conv_groups_per_group
     share = ceil_div(partials.elements, grain * depth) * grain
@@ -326,7 +322,7 @@ def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     split, op, size = chosen.split, m.task.params, element_bytes(x.dtype)
     asked = chosen.cost.move_in if is_input else chosen.cost.move_weights
     users = split.input_users if is_input else split.weight_users
-    parts = split.in_serial if is_input else chosen.serial_splits
+    parts = split.in_serial if is_input else chosen.cost.serial
     # What is summed over are the columns of A and the rows of B.
     along_rows = not op.transpose_b if is_input else op.transpose_a
     turned = along_rows != x.layout.rows
@@ -387,7 +383,7 @@ def _summed_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     Convolution.cpp, convolutionPreprocess, tag sdk/poplar/2.0.0). What takes its place in the end,
     padding and windows included, is what the planner has: early ones count both operands as one.
     """
-    moved, parts = chosen.cost.move_weights, chosen.serial_splits
+    moved, parts = chosen.cost.move_weights, chosen.cost.serial
     if is_input:
         moved, parts = chosen.cost.move_in, chosen.split.in_serial
     op, size = m.task.params, element_bytes(x.dtype)
@@ -397,7 +393,7 @@ def _summed_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
         columns, wanted = x.shape[-1], gcd(wanted, op.k)
     else:
         columns, batch = x.shape[1] // op.groups, op.in_channels // op.groups
-        if not chosen.expand:
+        if not chosen.transform.way.expand:
             elements = elements // batch * ceil_div(batch, wanted) * wanted
         elif max(*op.out_field, *op.dilation) > 1:
             wanted = gcd(wanted, lcm(batch, grain))
@@ -409,8 +405,8 @@ def _summed_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     blocks = regrouping(ceil_div(elements, parts), group, wanted, x.dtype, m.chip)
     if isinstance(op, MatMul) or not m.stack.copies_windows:
         return _in_blocks(m, name, tile_bytes, blocks, group * size)
-    in_windows = _in_windows(op, chosen, x) if is_input != chosen.swap else 0
-    pieces = ceil_div(ceil_div(in_windows, parts * chosen.tiles_used), wanted)
+    in_windows = _in_windows(op, chosen, x) if is_input != chosen.transform.swap else 0
+    pieces = ceil_div(ceil_div(in_windows, parts * chosen.cost.tiles_used), wanted)
     return _Order(name, tile_bytes, piece_copy_cycles(pieces, m.chip), blocks)
 
 
@@ -422,10 +418,12 @@ def _in_windows(op: Conv, chosen: planner.Plan, x: Placed) -> int:
     where they belong. Taken up after seeing 112 convolutions of IPUModel, which copies of all that
     is moved leave 4 % slow where the kernel is 1 x 1, and 6 % fast elsewhere.
     """
-    own, other = (op.kernel, op.field) if chosen.swap else (op.field, op.kernel)
+    own, other = (op.kernel, op.field) if chosen.transform.swap else (op.field, op.kernel)
     # Plans have two dimensions at least.
     added = len(chosen.split.field) - len(own)
-    expanded = [d - added for d in chosen.expand if d >= added and op.out_field[d - added] > 1]
+    expanded = [
+        d - added for d in chosen.transform.way.expand if d >= added and op.out_field[d - added] > 1
+    ]
     elements = x.elements if expanded else 0
     for d in expanded:
         elements = elements // own[d] * op.out_field[d] * other[d]
@@ -441,8 +439,8 @@ def _temp_bytes(m: Lowering, chosen: planner.Plan, came: _Brought) -> int:
     """
     cost, split = chosen.cost, chosen.split
     output = cost.outputs * element_bytes(m.made.dtype)
-    if chosen.serial_splits > 1 or cost.move_in or cost.move_weights:
-        return max(0, chosen.temp_bytes - output)
+    if chosen.cost.serial > 1 or cost.move_in or cost.move_weights:
+        return max(0, chosen.cost.temp_bytes - output)
     inputs, weights = cost.input_bytes, cost.weight_bytes
     received = weights - weights // split.weight_users + inputs
     if came.data:

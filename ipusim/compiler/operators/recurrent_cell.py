@@ -108,7 +108,7 @@ class Cell:
         plan = self.product(params).chosen
         grouping = plan.out_chans_per_group
         if grouping > 1:
-            blocks = ceil_div(ceil_div(params.m * params.n, grouping * GRAIN), plan.tiles_used)
+            blocks = ceil_div(ceil_div(params.m * params.n, grouping * GRAIN), plan.cost.tiles_used)
             cycles = transpose_cycles(grouping, GRAIN, blocks, self.dtype, self.m.chip)
             self.m.emit("group units", TRANSPOSE, cycles)
 

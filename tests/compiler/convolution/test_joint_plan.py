@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.convolution.joint import forget_layers, layer_passes, plan_layer
-from ipusim.compiler.convolution.joint_search import fill_joint_splits
+from ipusim.compiler.convolution.joint import layer_passes, plan_layer
+from ipusim.compiler.convolution.kernel import fill_joint_splits
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.convolution.record import empty_works
@@ -37,21 +37,21 @@ def test_layers_cost_no_more_than_three_plans(m, k, n, era):
     joint = sum(getattr(plans, name).planned_cycles for name in PASSES)
     separate = sum(plan(one, few, rules).planned_cycles for one in layer_passes(shape))
     assert joint <= separate
-    if not plans.joint:
+    if not plans.forward.joint:
         assert plans.forward == plan(shape, few, rules)
 
 
 def test_a_joint_plan_keeps_weights_in_place():
     # The planner of IPUModel's day joins the passes of this float layer (its worst tile says so).
     plans = plan_layer(layer(8, 1000, 1000, 4), CHIP, RULES)
-    assert plans.joint
+    assert plans.forward.joint
     forward, back, update = (getattr(plans, name).split for name in PASSES)
     assert forward.out_chans == 1
     assert (forward.in_chans, forward.field[1]) == (back.field[1], back.in_chans)
     assert (update.out_chans, update.field[1]) == (forward.in_chans, forward.field[1])
     assert plans.forward.in_chans_per_group == plans.weight_gradient.out_chans_per_group
     assert plans.forward.out_chans_per_group == plans.weight_gradient.in_chans_per_group
-    assert len({getattr(plans, name).tiles_used for name in PASSES}) == 1
+    assert len({getattr(plans, name).cost.tiles_used for name in PASSES}) == 1
 
 
 def test_splits_of_the_gradients():
@@ -81,7 +81,7 @@ def test_every_pass_finds_its_layer():
 
 
 def test_plans_are_remembered():
-    forget_layers()
+    plan_layer.cache_clear()
     first = plan_layer(layer(8, 16, 32), CHIP, RULES)
     assert plan_layer(layer(8, 16, 32), CHIP, RULES) is first
 

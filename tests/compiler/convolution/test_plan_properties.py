@@ -44,7 +44,7 @@ def test_more_temporary_memory_never_makes_a_plan_slower(conv, target):
     for proportion in (0.05, 0.2, 0.6):
         allowed = replace(rules, available_memory_proportion=proportion)
         found = plan(conv_pass(conv, 2), chip, allowed)
-        if found.temp_bytes <= proportion * chip.bytes_per_tile:  # else the bound was given up
+        if found.cost.temp_bytes <= proportion * chip.bytes_per_tile:  # else the bound was given up
             cycles.append(found.planned_cycles)
     assert cycles == sorted(cycles, reverse=True)
 
@@ -80,6 +80,6 @@ def test_a_plan_stays_on_the_chip(chip):
             stride=(1, 1), padding_lower=(1, 1), padding_upper=(1, 1), dilation=(1, 1),
         )  # fmt: skip
         found = plan(conv_pass(conv, 2), target, load_stack(stack).planner_rules())
-        assert 0 < found.tiles_used <= target.tiles
+        assert 0 < found.cost.tiles_used <= target.tiles
         busiest = target.tiles * target.macs_per_cycle("float16", "float16")
         assert found.planned_cycles >= conv.macs / busiest

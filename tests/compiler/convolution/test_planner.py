@@ -20,7 +20,6 @@ from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
 from ipusim.compiler.convolution.params import ConvParams, ConvPass
 from ipusim.compiler.convolution.planner import PlannerRules, forget_plans, plan
 from ipusim.compiler.convolution.record import DIM_SPLIT, PROBLEM, empty_works
-from ipusim.compiler.convolution.rules import PlannerChip
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.compiler.convolution.transforms import problems_of, transforms_of
 from ipusim.compiler.convolution.vertex_types import vertex_types
@@ -137,7 +136,7 @@ def assert_pruned_equals_exhaustive(shape, chip, rules):
     )
     if rules.era:  # of era 0 the plan holds what runs, which differs from what was planned
         assert pruned.cost.total == every.cost.total
-        assert pruned.temp_bytes == every.temp_bytes
+        assert pruned.cost.temp_bytes == every.cost.temp_bytes
 
 
 @settings(max_examples=60)
@@ -237,7 +236,7 @@ def test_what_fills_the_rows_of_an_amp_vertex_is_made_on_the_tile():
     assert found.cost.tile_transform == 2 * weights // 4 + 2 * inputs // 8
     # The planner bounds memory by what it reckons with itself: kernel rows.
     held = found.cost.input_bytes + found.cost.weight_bytes + found.cost.partial_bytes
-    assert found.temp_bytes == held + 2 * (weights + inputs // 4)
+    assert found.cost.temp_bytes == held + 2 * (weights + inputs // 4)
 
 
 def test_since_sdk_3_the_last_serial_part_may_be_smaller():
@@ -312,7 +311,7 @@ def _tile_floor(problems, vertices, works):
 def partitions(draw):
     """Return (problem, vertex, work) of some operation, each an array of one, any split at all."""
     shape = draw(st.one_of(convolutions(channels=200, size=30), products(300)))
-    chip, rules = PlannerChip.of(draw(chips)), draw(all_rules)
+    chip, rules = draw(chips), draw(all_rules)
     transforms = transforms_of(shape, chip, rules)
     problems = problems_of(transforms)
     at = draw(st.integers(0, len(transforms) - 1))
@@ -419,7 +418,7 @@ def test_more_temporary_memory_never_makes_a_plan_slower(shape, chip, era):
         rules = PlannerRules(era=era, partials_bytes=2, available_memory_proportion=proportion)
         found = plan(shape, chip, rules)
         if found.within_memory_bound:
-            assert found.temp_bytes <= proportion * chip.bytes_per_tile or era == 0
+            assert found.cost.temp_bytes <= proportion * chip.bytes_per_tile or era == 0
             cycles.append(found.planned_cycles)
     assert cycles == sorted(cycles, reverse=True)
     assert cycles
@@ -433,10 +432,10 @@ def test_the_fallback_doubles_the_bound():
         for p in (0.3, 1.0)
     )
     assert not few.within_memory_bound
-    assert few.temp_bytes > 0.3 * chip.bytes_per_tile
+    assert few.cost.temp_bytes > 0.3 * chip.bytes_per_tile
     free = plan(shape, CHIPS["GC200"], RULES["GC200"])
     assert free.within_memory_bound
-    assert more.temp_bytes <= 4 * chip.bytes_per_tile
+    assert more.cost.temp_bytes <= 4 * chip.bytes_per_tile
 
 
 @pytest.mark.parametrize("era", range(4))
@@ -458,7 +457,7 @@ def test_era_0_falls_back_to_the_least_memory():
     found = plan(small_conv(), chip, RULES["GC2"])
     assert not found.within_memory_bound
     roomy = plan(small_conv(), replace(chip, bytes_per_tile=1 << 20), RULES["GC2"])
-    assert found.temp_bytes < roomy.temp_bytes
+    assert found.cost.temp_bytes < roomy.cost.temp_bytes
     assert found.planned_cycles > roomy.planned_cycles
 
 
@@ -467,8 +466,8 @@ def test_serial_splits_appear_where_memory_is_short():
     chip = replace(CHIPS["GC200"], tiles=16)
     plenty = plan(shape, chip, RULES["GC200"])
     short = plan(shape, chip, replace(RULES["GC200"], available_memory_proportion=0.05))
-    assert plenty.serial_splits == 1
-    assert short.serial_splits > 1
+    assert plenty.cost.serial == 1
+    assert short.cost.serial > 1
     assert short.within_memory_bound
     assert short.planned_cycles > plenty.planned_cycles
 
@@ -484,12 +483,12 @@ def test_a_plan_stays_within_chip_and_shape(shape, chip, rules):
     parallel = [split.group, split.batch, split.in_chans, split.out_chans]
     parallel += [*split.field, *split.kernel]
     serial = split.in_serial, split.out_serial
-    assert math.prod(parallel) == found.tiles_used <= chip.tiles
+    assert math.prod(parallel) == found.cost.tiles_used <= chip.tiles
     assert min(*parallel, *serial) >= 1
     assert min(serial) == 1
-    assert found.serial_splits == math.prod(serial)
+    assert found.cost.serial == math.prod(serial)
     assert rules.era > 0 or split.in_serial == 1
-    assert found.reduction_depth == split.in_chans * math.prod(split.kernel)
+    assert found.cost.depth == split.in_chans * math.prod(split.kernel)
     assert len(split.field) == len(split.kernel) == len(shape.params.dims)
     assert found.planned_cycles > 0
     assert all(isinstance(value, int) for value in found.cost)
@@ -510,7 +509,7 @@ def test_every_shape_of_the_zoo_has_a_plan(chip):
     for shape in shapes:
         found = plan(shape, CHIPS[chip], RULES[chip])
         assert found.within_memory_bound, shape
-        assert found.tiles_used <= CHIPS[chip].tiles
+        assert found.cost.tiles_used <= CHIPS[chip].tiles
 
 
 _FRESH = """
@@ -595,7 +594,7 @@ def test_a_lowering_plans_its_convolutions_ahead(monkeypatch):
 def test_partials_lie_in_runs(shape, chip):
     one = plan(shape, CHIPS[chip], RULES[chip])
     partials, together = one.partials, one.out_chans_per_group * one.conv_groups_per_group
-    assert partials.elements * one.partial_bytes == one.partial_bytes_per_tile
+    assert partials.elements * one.partial_bytes == one.cost.partial_bytes
     assert partials.elements % partials.length == partials.length % together == 0
     assert one.result.elements == one.cost.outputs * one.split.out_serial
 
@@ -649,7 +648,7 @@ def test_runs_end_with_the_first_dimension_that_is_split():
 
 def test_describe_leaves_out_splits_of_one():
     found = plan(small_conv(), replace(CHIPS["GC200"], tiles=1), RULES["GC200"])
-    assert found.tiles_used == 1
+    assert found.cost.tiles_used == 1
     assert str(found) == "AMP nx1 1x16x16 / one tile"
     spread = plan(small_conv(), CHIPS["GC200"], RULES["GC200"])
     grouping, _, parts = str(spread).partition(" / ")
@@ -661,8 +660,8 @@ def test_describe_leaves_out_splits_of_one():
 
 
 def methods(shape, chip, rules):
-    key = PlannerChip.of(CHIPS[chip])
-    rows = vertex_types(transforms_of(shape, key, rules), shape, key, rules)[0]
+    target = CHIPS[chip]
+    rows = vertex_types(transforms_of(shape, target, rules), shape, target, rules)[0]
     return rows, {METHOD_NAMES[method] for method in rows["method"]}
 
 
@@ -689,8 +688,8 @@ def test_hmac_groupings_are_the_least_for_their_count(in_channels):
 
 
 def test_transforms():
-    key, rules = PlannerChip.of(CHIPS["GC200"]), RULES["GC200"]
-    transforms = transforms_of(small_conv(), key, rules)
+    chip, rules = CHIPS["GC200"], RULES["GC200"]
+    transforms = transforms_of(small_conv(), chip, rules)
     problems = problems_of(transforms)
     names = [transform.name for transform in transforms]
     assert names[:4] == ["none", "expand 0", "expand 1", "expand 01"]
@@ -700,13 +699,13 @@ def test_transforms():
     assert expanded["in_chans"] == 9 * 32
     assert expanded["dims"]["out"].tolist() == [1, 1, 2 * 10 * 10]
     depthwise = small_conv(groups=32, in_channels=32, out_channels=32)
-    names = [transform.name for transform in transforms_of(depthwise, key, rules)]
+    names = [transform.name for transform in transforms_of(depthwise, chip, rules)]
     assert [name for name in names if name.startswith("combine")] == [
         "combine 4",
         "combine 8",
         "combine 16",
     ]
-    transforms = transforms_of(product(8, 16, 32), key, rules)
+    transforms = transforms_of(product(8, 16, 32), chip, rules)
     assert [transform.name for transform in transforms] == ["none", "swap"]
 
 
@@ -731,7 +730,7 @@ def test_worst_tile_bytes_of_products_match_the_plans():
         }
         shape = product(**size, dtype_bytes=2 if row["input_dtype"] == "half" else 4)
         partials = int(row["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
-        slack.append(partials - plan(shape, chip, rules).partial_bytes_per_tile)
+        slack.append(partials - plan(shape, chip, rules).cost.partial_bytes)
     assert len(slack) == 16
     assert sum(0 <= value <= 64 for value in slack) >= 12
 
