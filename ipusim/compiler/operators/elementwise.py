@@ -1,7 +1,7 @@
 """Elementwise operations and casts: which vertices run, and what has to move first.
 
-Sources of dropout: poplibs lib/poprand/RandomGen.cpp, tag sdk/poplar/2.4.0; of the others, see
-`ipusim.compiler.emitter`.
+Sources of dropout and random numbers: poplibs lib/poprand/RandomGen.cpp, tag sdk/poplar/2.4.0; of
+the others, see `ipusim.compiler.emitter`.
 """
 
 from math import gcd
@@ -24,6 +24,7 @@ from ipusim.compiler.vertices.elementwise import (
 from ipusim.compiler.vertices.training import (
     SEED_BYTES,
     dropout_cycles,
+    normal_cycles,
     set_seed_cycles,
     uniform_integer_cycles,
 )
@@ -47,6 +48,8 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
         _scaled_add(m, op, inputs)
     elif op.function in RUNNING_MEANS:
         _running_mean(m, x, counted=op.function == "counted_running_mean")
+    elif op.function == "random":
+        _draw(m, "random", "poprand::Normal", normal_cycles(m.tile, m.share(x), x.dtype))
     elif op.function in RANDOM:
         with m.holding(_result_bytes(m, op, x)):
             dropout(m, x, seeded=op.function == "seeded_dropout")

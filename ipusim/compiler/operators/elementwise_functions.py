@@ -39,7 +39,7 @@ EXPRESSIONS: dict[str, Expression] = {
 }
 """Gradients that popops::map computes in one generated vertex, as operators and inputs."""
 
-RANDOM = frozenset({"dropout", "seeded_dropout"})
+RANDOM = frozenset({"dropout", "seeded_dropout", "random"})
 """Functions that draw random numbers."""
 
 RUNNING_MEANS = frozenset({"running_mean", "counted_running_mean"})

@@ -3,8 +3,9 @@
 Sources: poplibs lib/popnn/popnnCycleEstimators.cpp and PerformanceEstimation.hpp (gradients of
 non-linearities, losses), lib/popops/PerformanceEstimation.cpp (multiUpdateAdd),
 lib/popops/popopsCycleEstimators.cpp (one-hot encoding), lib/popops/ExpressionGenerator.cpp
-(generated vertices), lib/poprand/poprandCycleEstimators.cpp (dropout, uniform), tags 1.0.136 and
-sdk/poplar/2.4.0. All workers issue in turn: a vertex takes its slowest worker times the workers.
+(generated vertices), lib/poprand/poprandCycleEstimators.cpp (dropout, normal, uniform), tags
+1.0.136 and sdk/poplar/2.4.0. All workers issue in turn: a vertex takes its slowest worker times
+the workers.
 """
 
 from dataclasses import dataclass
@@ -87,6 +88,17 @@ def dropout_cycles(tile: Tile, elements: int, dtype: str) -> int:
     width = tile.width(dtype)
     rest = (1 if dtype == "float32" else 9) if elements % width else 0
     return 6 + 24 * tile.workers + 2 * ceil_div(elements, width) + rest
+
+
+def normal_cycles(tile: Tile, elements: int, dtype: str) -> int:
+    """Return the cycles of drawing numbers of a normal distribution (poprand::Normal).
+
+    Those of a uniform one take the same loop, whose estimate divides by another width there.
+    """
+    start, rest = (22, 3) if dtype == "float32" else (24, 12)
+    width = tile.width(dtype)
+    vectors = 4 * ceil_div(elements, width)
+    return 4 + start * tile.workers + vectors + (rest if elements % width else 0)
 
 
 def uniform_integer_cycles(tile: Tile, elements: int) -> int:

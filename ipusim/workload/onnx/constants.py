@@ -18,6 +18,9 @@ from ipusim.workload.onnx.shapes import MISFITS, Results
 from ipusim.workload.operators.base import name_in_body
 
 _RANDOM = ("Random", "Bernoulli", "Multinomial")
+_OF_POSITIONS = ("Sin", "Cos")
+"""Operators that make tables of positions: of frequencies, which nobody learns."""
+
 _SHAPE_ONLY = ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast")
 """Operators whose result shares the memory of what they take."""
 
@@ -117,6 +120,8 @@ class Folding:
 
     def _learnable(self, node: Node) -> bool | None:
         """Whether results are learnt: where weights are, not of masks and numbers alone."""
+        if node.op_type in _OF_POSITIONS:
+            return False
         values = self._values(node)
         kinds = {value.learnable for value in values}
         weights = (v for v in values if v.elements > 1 and v.elem_type not in INTEGERS)

@@ -53,7 +53,7 @@ GRADIENTS: dict[str, Iterable[Steps | None]] = {
     "neg": (("neg gradient dy",),),
     "scale": (("scale gradient dy",),),
     **dict.fromkeys(("dropout", "seeded_dropout"), (("dropout gradient dy",),)),
-    **dict.fromkeys(("floor", "ceil", "round", "sign"), (None,)),
+    **dict.fromkeys(("floor", "ceil", "round", "sign", "random"), (None,)),
     **{name: ((f"{name}_grad gradient dy y",),) for name in _OF_RESULTS.split()},
     **{name: ((f"{name}_grad gradient dy a",),) for name in _OF_OPERANDS.split()},
 }

@@ -22,6 +22,7 @@ from ipusim.compiler.vertices.training import (
     loss_transform_cycles,
     multi_slice_cycles,
     multi_update_add_cycles,
+    normal_cycles,
     one_hot_cycles,
     set_seed_cycles,
     slow_operator_cycles,
@@ -98,6 +99,9 @@ def test_one_hot_and_random_bits():
     assert one_hot_cycles(4, "float32") == 400
     assert dropout_cycles(LATE, 2400, "float16") == 6 + 24 * 6 + 2 * 600
     assert dropout_cycles(LATE, 2401, "float16") == 6 + 24 * 6 + 2 * 601 + 9
+    assert normal_cycles(LATE, 2400, "float16") == 4 + 24 * 6 + 4 * 600
+    assert normal_cycles(LATE, 2401, "float16") == 4 + 24 * 6 + 4 * 601 + 12
+    assert normal_cycles(LATE, 2401, "float32") == 4 + 22 * 6 + 4 * 1201 + 3
     assert set_seed_cycles(LATE) == 14 + 27 * 6
     steps = emitted(dropout, vector(2400 * MK2.tiles))
     assert [step.compute_cycles for step in steps] == [176, 176, 1350, 176]

@@ -400,6 +400,65 @@ def test_norms():
     )
 
 
+@pytest.mark.parametrize("wanted", [("y", "", ""), ("", "y", ""), ("", "", "y")])
+def test_recurrent_layers_give_what_is_asked_for_alone(wanted):
+    node = helper.make_node(
+        "LSTM", ["x", "w", "r"], wanted, hidden_size=4, direction="bidirectional"
+    )
+    weights = {"w": [2, 16, 8], "r": [2, 16, 4]}
+    graph = from_onnx(make_model([node], {"x": [5, "n", 8]}, ["y"], weights)).graph(3)
+    assert graph.tensors["y"].shape == ((5, 2, 3, 4) if wanted[0] else (2, 3, 4))
+    joined = [op for op in graph.ops if op.function == "concat"]
+    assert [op.outputs for op in joined] == [("y",)]
+
+
+def test_a_deformable_convolution_has_a_bias_and_a_mask():
+    node = _node("DeformConv", ["x", "w", "places", "b", "mask"], ["y"], offset_group=2)
+    inputs = {"x": ["n", 4, 6, 5], "places": ["n", 2 * 2 * 9, 4, 3], "mask": ["n", 2 * 9, 4, 3]}
+    weights = {"w": [8, 4, 3, 3], "b": [8]}
+    graph = from_onnx(make_model([node], inputs, ["y"], weights, opset=19)).graph(2)
+    assert graph.parameters == 8 * 4 * 9 + 8
+    assert graph.macs == 2 * 8 * 4 * 9 * (4 * 3)
+    *_, masked, product, added = graph.ops
+    assert (masked.function, masked.params.elements) == ("mul", 2 * (4 * 3) * 9 * 4)
+    assert (product.kind, added.function) == ("matmul", "bias_add")
+    mask = next(op for op in graph.ops if op.inputs == ("mask",))
+    assert masked.inputs[1:] == mask.outputs
+
+
+def test_tables_of_rotary_positions_are_no_parameters():
+    """Their frequencies are stored like weights."""
+    nodes = [
+        _node("MatMul", ["places", "frequencies"], ["angles"]),
+        _node("Concat", ["angles", "angles"], ["both"], axis=-1),
+        _node("Cos", ["both"], ["table"]),
+        _node("Mul", ["x", "table"], ["y"]),
+    ]
+    weights = {"places": np.arange(6, dtype=np.float32).reshape(6, 1), "frequencies": [1, 4]}
+    graph = from_onnx(make_model(nodes, {"x": ["n", 6, 8]}, ["y"], weights)).graph()
+    assert graph.parameters == 0
+    assert graph.tensors["table"].role == "constant"
+
+
+@pytest.mark.parametrize(
+    ("kind", "functions"),
+    [
+        ("RandomNormalLike", ["random"]),
+        ("RandomUniformLike", ["random"]),
+        ("Bernoulli", ["random", "greater"]),
+    ],
+)
+def test_random_numbers_are_drawn_in_inference_too(kind, functions):
+    nodes = [_node("Relu", ["x"], ["r"]), _node(kind, ["r"], ["drawn"])]
+    nodes.append(_node("Mul", ["r", "drawn"], ["y"]))
+    model = from_onnx(make_model(nodes, {"x": ["n", 64]}, ["y"]))
+    report = simulate(model, system="IPU-M2000", micro_batch=512)
+    cycles = dict(zip(report.layers["function"], report.layers["cycles"], strict=True))
+    drawn = [name for name in cycles if name not in ("relu", "mul", "")]
+    assert drawn == functions
+    assert cycles["random"] > cycles["relu"]
+
+
 def test_weights_from_a_random_node_are_parameters():
     model = _chain(
         [

@@ -18,6 +18,7 @@ from ipusim.workload.graph import (
 )
 from ipusim.workload.onnx.operators.elementwise import snake
 from ipusim.workload.onnx.operators.emission import Emission, Handler, view
+from ipusim.workload.onnx.operators.products import product_and_bias
 from ipusim.workload.onnx.shapes import LARGEST, Shape, by_names, suppressed
 
 _CORNERS = 4
@@ -191,6 +192,8 @@ def deform_conv(e: Emission) -> None:
     points, samples = _POINTS["linear"] ** len(field), positions * taps
     weighed, total = _sampled(e, groups=batch, rows=prod(field), samples=samples, points=points)
     summed = e.step(".sum", total, weighed, shape=(batch, samples, channels))
+    if e.has(4):
+        summed = _masked(e, summed, samples)
     groups = e.get("group", 1)
     product = MatMul(
         groups=groups,
@@ -199,7 +202,19 @@ def deform_conv(e: Emission) -> None:
         n=e.out[1] // groups,
         weights_operand=True,
     )
-    e.emit(product, summed, e.operand(1, weight=True))
+    product_and_bias(e, product, summed, e.operand(1, weight=True), at=3)
+
+
+def _masked(e: Emission, sampled: str, samples: int) -> str:
+    """Multiply the samples of DeformConv with their mask, of groups of channels each."""
+    batch, channels = e.shape()[:2]
+    groups = e.get("offset_group", 1)
+    shape = (batch, samples, groups, channels // groups)
+    narrow = (*shape[:3], 1)
+    parts = e.step(".parts", view("reshape", shape), sampled, shape=shape)
+    mask = e.step(".mask", view("reshape", narrow), e.operand(4), shape=narrow)
+    multiply = Elementwise.in_place("mul", prod(shape), broadcast=True)
+    return e.step(".masked", multiply, parts, mask, shape=shape)
 
 
 def resize(e: Emission) -> None:
@@ -249,9 +264,8 @@ INDEXED_HANDLERS: dict[str, Handler] = by_names(
         "TensorScatter": tensor_scatter,
         "TopK Unique": sorted_parts,
         "NonMaxSuppression": suppression,
-        # Trilu keeps or clears single elements; random ones are drawn like the mask of a dropout.
-        "Trilu": one_pass("select"),
-        "RandomNormalLike RandomUniformLike Bernoulli": one_pass("dropout"),
+        "Trilu": one_pass("select"),  # keeps or clears single elements
+        "RandomNormalLike RandomUniformLike": one_pass("random"),
         "GridSample": grid_sample,
         "RoiAlign MaxRoiPool": roi_align,
         "AffineGrid": affine_grid,

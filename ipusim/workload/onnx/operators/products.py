@@ -3,7 +3,16 @@
 from collections.abc import Callable
 from math import prod
 
-from ipusim.workload.graph import Conv, Elementwise, MatMul, Norm, Pool, Reduce, Softmax
+from ipusim.workload.graph import (
+    Attributes,
+    Conv,
+    Elementwise,
+    MatMul,
+    Norm,
+    Pool,
+    Reduce,
+    Softmax,
+)
 from ipusim.workload.onnx.operators.emission import Emission, Handler
 from ipusim.workload.onnx.shapes import (
     REDUCTIONS,
@@ -198,13 +207,16 @@ ATTRIBUTES: dict[str, Callable[[Call], Conv | Pool]] = by_names(
 
 def convolution(e: Emission) -> None:
     """Conv and ConvTranspose."""
-    params = ATTRIBUTES[e.node.op_type](e)
-    inputs = (e.operand(), e.operand(1, weight=True))
-    if not e.has(2):
+    product_and_bias(e, ATTRIBUTES[e.node.op_type](e), e.operand(), e.operand(1, weight=True), at=2)
+
+
+def product_and_bias(e: Emission, params: Attributes, *inputs: str, at: int) -> None:
+    """Add a product or convolution and, if it is given, the bias ``at`` a place of the inputs."""
+    if not e.has(at):
         e.emit(params, *inputs)
         return
     product = e.step(".product", params, *inputs)
-    bias = e.operand(2, weight=True)
+    bias = e.operand(at, weight=True)
     add = Elementwise.in_place("bias_add", e.elements, broadcast=True)
     e.emit(add, product, bias, suffix=".bias_add")
 

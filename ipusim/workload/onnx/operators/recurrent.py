@@ -43,7 +43,7 @@ def recurrent(e: Emission) -> None:
         parts.append(_direction(e, params, own, index, cell=wanted[2]))
     if wanted[0]:
         _side_by_side(e, 0, [results[0] for results in parts])
-    if wanted[1] or not every:
+    if wanted[1]:
         finals = [
             _part(e, results[0], f".direction{index}.last") if every else results[0]
             for index, results in enumerate(parts)
