@@ -87,6 +87,23 @@ def read_tables(file: str) -> dict[str, Any]:
     return _parse(data_dir() / file, file)
 
 
+def completed(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """Give each table what it does not say from the one above it that its key `like` names."""
+    found: dict[str, Any] = {}
+    for name, table in tables.items():
+        if isinstance(table, dict) and "like" in table:
+            near = found.get(str(table["like"]))
+            if not isinstance(near, dict):
+                raise DataError(
+                    f"The table {name!r} in {file} is like {table['like']!r}: "
+                    "name a table above it."
+                )
+            shared = {key: entry for key, entry in near.items() if key != "aliases"}
+            table = shared | {key: entry for key, entry in table.items() if key != "like"}
+        found[name] = table
+    return found
+
+
 @contextmanager
 def _reading(name: str, kind: str) -> Iterator[None]:
     """Say in one sentence why a file cannot be read, or is not of its kind."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_origin, get_type_hints
 
 from ipusim.errors import DataError, check_name, resolve_name
-from ipusim.files import data_dir, read_tables
+from ipusim.files import completed, data_dir, read_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,20 +201,7 @@ def _tables(file: str) -> dict[str, Any]:
 
 @cache
 def _completed(file: str, _folder: Path) -> dict[str, Any]:
-    """Give each table what it does not say from the one above it that its key `like` names."""
-    found: dict[str, Any] = {}
-    for name, table in read_tables(file).items():
-        if isinstance(table, dict) and "like" in table:
-            near = found.get(str(table["like"]))
-            if not isinstance(near, dict):
-                raise DataError(
-                    f"The table {name!r} in {file} is like {table['like']!r}: "
-                    "name a table above it."
-                )
-            shared = {key: entry for key, entry in near.items() if key != "aliases"}
-            table = shared | {key: entry for key, entry in table.items() if key != "like"}
-        found[name] = table
-    return found
+    return completed(read_tables(file), file)
 
 
 def names(kind: type[Sourced]) -> tuple[str, ...]:

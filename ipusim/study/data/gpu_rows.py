@@ -11,7 +11,6 @@ from ipusim.machine import Gpu, load
 from ipusim.runtime.gpu.kernels import GpuStack
 from ipusim.workload import zoo
 from ipusim.workload.model import Model
-from ipusim.workload.zoo.language import bert
 
 GPU_FILE = "gpu_published.csv"
 NETWORKS_FILE = "runs/gpu_networks.csv"
@@ -77,8 +76,8 @@ def build_network(model: str, task: str) -> Model:
         raise DataError(f"No network stands for {model!r} in {task!r}: leave the row out.")
     if network.zoo:
         return zoo.load(network.zoo)
-    masked = {"masked_tokens": network.masked_tokens}
-    return bert.model(f"{model}, {task}", bert.large(network.tokens, "pretraining", **masked))
+    sizes = {"tokens": network.tokens, "masked_tokens": network.masked_tokens}
+    return zoo.bert_large_pretraining_sl128(**sizes, drops=("attention", "output"))
 
 
 @lru_cache(maxsize=4)

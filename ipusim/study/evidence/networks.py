@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
+from ipusim.workload import zoo
 from ipusim.workload.folding import drop_dropout
 from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
 from ipusim.workload.training import training_graphs
-from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.cnn import round_channels
-from ipusim.workload.zoo.layers.transformer import Shape
 
 EDGE_WIDTH, EDGE_DEPTH = 1.2, 1.4
 EDGE_STEM, EDGE_HEAD, EDGE_CLASSES = 32, 1280, 1001
@@ -114,17 +113,11 @@ def _stored(build: Callable[[], Graph], precision: str) -> Graph:
     return model.graph(None, precision=precision)
 
 
-def _bert(config: bert.Config) -> Graph:
-    return drop_dropout(bert.model("evidence", config).graph())
-
-
 def _tiny_bert() -> tuple[Graph, Graph]:
     """Three layers of 64 features, recomputed one by one (``demo_tiny_128`` of run_squad.py)."""
-    config = bert.Config(
-        layers=3, shape=Shape(hidden=64, heads=8), tokens=128, head="question_answering"
-    )
+    tiny = zoo.bert_base_squad(layers=3, hidden=64, heads=8, tokens=128)
     graphs = training_graphs(
-        _bert(config),
+        drop_dropout(tiny.graph()),
         loss="cross_entropy",
         optimizer="adam",
         accumulate="scaled_add",
@@ -157,7 +150,7 @@ class Profiled:
 PROFILED = {
     # squad_large_128_inf.json of graphcore/examples v3.0.0: micro-batch 1, half partials.
     "bert_large_squad_128_inference_popart": Profiled(
-        build=lambda: (_bert(bert.large(128, "question_answering")), None),
+        build=lambda: (drop_dropout(zoo.load("bert_large_squad_sl128").graph()), None),
         last_layer=23,
         repeats_share=False,
         partials="half",

@@ -1,23 +1,27 @@
 """The networks of the zoo by name, each registered beside the function that builds it.
 
-A module of the zoo is imported when one of its networks is asked for.
+A module of the zoo is imported when one of its networks is asked for. What sets networks of one
+builder apart is in data/models/networks.toml.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ipusim.errors import resolve_name
+from ipusim.files import completed, read_tables
 from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
 
 Outputs = str | tuple[str, ...]
 """Names of the tensors that a builder leaves to the host."""
+
+FILE = "models/networks.toml"
 
 Builder = Callable[..., Outputs]
 """Adds a network to a `GraphBuilder`, for a micro-batch; further arguments are its options."""
@@ -80,32 +84,26 @@ def network(**facts: Any) -> Callable[[Builder], Network]:
     return lambda build: register(Network(name=build.__name__, build=build, **facts))
 
 
-def variants(
-    build: Builder,
-    networks: Mapping[str, Any],
-    option: str | tuple[str, ...] = "config",
-    **facts: Any,
-) -> None:
-    """Register networks by name that differ in one option of a builder, or in several.
+def networks(build: Builder) -> Builder:
+    """List what the table of the decorated builder's module holds, and leave the builder as it is.
 
-    With each stands the value of the option (values, of several) or a mapping of options.
+    A network is a table of facts and options, which takes what it does not say from the one that it
+    is `like`, or from what stands above all of them.
     """
-    for name, value in networks.items():
-        options = value
-        if isinstance(option, tuple):
-            options = dict(zip(option, value, strict=True))
-        elif not isinstance(value, Mapping):
-            options = {option: value}
-        register(Network(name=name, build=partial(build, **options), **facts))
+    tables = read_tables(FILE)[build.__module__.rpartition(".")[2]]
+    shared = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    known = {one.name for one in fields(Network)}
+    for name, table in completed(tables, FILE).items():
+        if isinstance(table, dict):
+            given = {"name": name} | shared | table
+            facts = {key: given.pop(key) for key in known & given.keys()}
+            options = {key: _value(value) for key, value in given.items()}
+            register(Network(build=partial(build, **options), **facts))
+    return build
 
 
-_ELSEWHERE = {
-    "fastpitch": "fastspeech",
-    "resnext": "resnet",
-    "tamu_": "autoencoder",
-    "transformer_": "transducer",
-}
-"""Beginnings of names whose networks are in a module of another name."""
+def _value(given: Any) -> Any:
+    return tuple(given) if isinstance(given, list) else given
 
 
 @cache
@@ -118,11 +116,12 @@ def _modules() -> tuple[str, ...]:
 
 
 def find(name: str) -> Network | None:
-    """Return the network of an exact name: the module whose name it begins with is tried first."""
+    """Return the network of an exact name: its module, or that it begins with, is tried first."""
     if name not in NETWORKS:
-        begin = next((stem for key, stem in _ELSEWHERE.items() if name.startswith(key)), name)
+        tables = read_tables(FILE).items()
+        home = next((module for module, networks in tables if name in networks), name)
         for module in _modules():
-            if begin.startswith(module.rpartition(".")[2]):
+            if home.startswith(module.rpartition(".")[2]):
                 import_module(module)
     if name not in NETWORKS:
         names()

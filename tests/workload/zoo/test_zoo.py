@@ -15,7 +15,6 @@ from ipusim.workload.graph import Conv, Graph, MatMul
 from ipusim.workload.model import Model
 from ipusim.workload.training import training_graphs
 from ipusim.workload.zoo import registry
-from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.registry import find
 
 NETWORKS = {name: find(name) for name in zoo.names()}
@@ -43,7 +42,7 @@ def _family(*families: str) -> list[str]:
 def _network(fact: dict[str, str]) -> Model:
     name, size = fact["model"], int(fact["input"].split("x")[-1].removeprefix("seq "))
     if name.startswith("bert"):
-        return bert.model(name, getattr(bert, name.removeprefix("bert_"))(size, "none"))
+        return find(f"{name}_squad")(tokens=size, head="none")
     options = inspect.signature(NETWORKS[name].build).parameters
     given = {key: size for key in ("image_size", "sequence_length") if key in options}
     return getattr(zoo, name)(**given) if size else zoo.load(name)

@@ -1,6 +1,5 @@
 """Networks on graphs, sampled networks and their layers, counted by hand."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -178,14 +177,14 @@ def test_edges_of_a_cluster_are_bounded_by_its_nodes():
 
 def test_padding_and_self_loops_of_a_list_of_edges():
     graph = zoo.cluster_gcn_reddit().graph()
-    clusters = cluster_gcn.REDDIT.clusters
+    cut = {"nodes": 153_431, "clusters": 1500, "per_step": 20, "edge_margin": 0.0}
+    clusters = cluster_gcn.Clusters(degree=2 * 11_606_919 / 232_965, **cut)
     (sort,) = [op.params for op in graph.ops if op.kind == "sort"]
     assert sort.length == clusters.padded_edges + clusters.padded_nodes + 1
     assert not [op for op in zoo.cluster_gcn_arxiv().graph().ops if op.kind == "sort"]
     # Its recipe cuts edges to the mean; one that keeps those of the fullest clusters pads the rest.
     assert {p.hottest for p in gathers(graph, "lookup") if p.hottest} == {1}
-    fuller = replace(cluster_gcn.REDDIT, clusters=replace(clusters, edge_margin=0.03))
-    padded = gathers(zoo.cluster_gcn_reddit(config=fuller).graph(1), "lookup")
+    padded = gathers(zoo.cluster_gcn_reddit(edge_margin=0.03).graph(1), "lookup")
     (padding,) = {p.hottest for p in padded if p.hottest}
     assert padding == pytest.approx(0.03 * clusters.mean_edges, rel=0.001)
 
@@ -196,20 +195,18 @@ def test_cluster_gcn_takes_one_group_of_clusters():
 
 
 def test_only_what_runs_along_edges_takes_longer_with_more_edges():
-    clusters = cluster_gcn.Clusters(nodes=4000, degree=8.0, clusters=40, per_step=20)
-    small = replace(cluster_gcn.REDDIT, clusters=clusters, features=64, hidden=64, layers=2)
-    denser = replace(small, clusters=replace(clusters, degree=80.0))
+    small = {"nodes": 4000, "clusters": 40, "features": 64, "hidden": 64, "layers": 2}
     few, many = (
         {
             op.name: op.cycles
             for op in lower(
-                zoo.cluster_gcn_reddit(config=config).graph(1),
+                zoo.cluster_gcn_reddit(**small, links=links, linked_nodes=1).graph(1),
                 load_chip("Bow"),
                 load_stack("sdk-3.x"),
                 host_dtype=None,
             ).ops
         }
-        for config in (small, denser)
+        for links in (8, 80)
     )
     for along_edges in ("gcn_0.adjacency.gather", "gcn_0.adjacency.sum", "adjacency.loops.sort"):
         assert many[along_edges] > 2 * few[along_edges] > 0

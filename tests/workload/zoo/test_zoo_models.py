@@ -11,7 +11,6 @@ from ipusim.runtime.compile import graph_job, graphs
 from ipusim.runtime.options.config import make_config
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Gather, Graph, MatMul, Norm, Softmax
-from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.cnn import round_channels
 from ipusim.workload.zoo.layers.transformer import Shape
 
@@ -142,7 +141,7 @@ def test_attention_products_have_the_shapes_of_their_heads():
 
 
 def test_bert_for_pretraining_shares_the_word_embedding():
-    graph = bert.model("pretraining", bert.large(128, "pretraining")).graph(2)
+    graph = zoo.load("bert_large_pretraining_sl128").graph(2)
     # Hugging Face's BertForPreTraining of bert-large-uncased.
     assert graph.parameters == 336_226_108
     outputs = [graph.tensors[name].shape for name in graph.outputs]
@@ -172,7 +171,7 @@ BODY = {  # parameters, and multiply-accumulates of the encoder at 128, 384 and 
 }
 
 
-@pytest.mark.parametrize("name", [*list(bert.SQUAD)[2:], *bert.PRETRAINING])
+@pytest.mark.parametrize("name", [n for n in zoo.names() if re.match(r"bert.*_sl\d", n)])
 def test_heads_add_their_own_products_to_the_body(name):
     graph = zoo.load(name).graph(3)
     size, tokens = name.split("_")[1], int(re.search(r"sl(\d+)", name)[1])
@@ -218,7 +217,7 @@ def test_group_bert_counts(name):
     assert graph.parameters == 12 * layer + 2 * h + embeddings + head
     macs = tokens * (3 * h * h + 7 * 16 * h + 2 * (4 + 1 + 1) * h * h + 4 * h * h)
     macs += 2 * tokens * tokens * h
-    masked = bert.MASKED_TOKENS[tokens]
+    masked = {128: 20, 384: 56}[tokens]
     assert graph.macs == 2 * (12 * macs + masked * h * (h + 30522) + h * (h + 2))
     grouped = {(p.groups, p.kernel) for p in _payloads(graph, Conv)}
     assert grouped == {(48, (7,)), (4, (1,))}
@@ -251,13 +250,13 @@ def test_gpt2_as_run_has_a_padded_vocabulary(name):
 
 def test_a_bert_that_cannot_be_is_refused():
     with pytest.raises(WorkloadError, match="use 1 to 128"):
-        bert.base(128, "pretraining", masked_tokens=129)
+        zoo.bert_base_pretraining_sl128(masked_tokens=129).graph()
     with pytest.raises(WorkloadError, match="at most 512"):
-        bert.base(513, "none")
+        zoo.bert_base_squad(tokens=513, head="none").graph()
     with pytest.raises(
         UnknownNameError, match="valid names: none, question_answering, pretraining"
     ):
-        bert.base(128, "translation")
+        zoo.bert_base_squad(tokens=128, head="translation").graph()
     with pytest.raises(WorkloadError, match="multiple of its 5 heads"):
         Shape(hidden=64, heads=5, feed_forward=128)
 

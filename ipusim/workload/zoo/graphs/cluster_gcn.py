@@ -7,13 +7,14 @@ step. The adjacency is a dense matrix for one data set and a list of edges for t
 """
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Edges, edges_between, take, total
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 METIS_IMBALANCE = 0.03
 """Nodes by which METIS lets its largest part exceed the mean (METIS 5.1 manual, -ufactor of k-way);
@@ -27,8 +28,7 @@ class Clusters:
     Partitions are not public, so how many edges stay within clusters is not known. [assumed] All of
     them do, as far as a cluster has other nodes to lead to: an upper bound, with the mean degree of
     the whole data set. Clusters differ from the mean by `METIS_IMBALANCE` in edges as in nodes; by
-    nothing (`edge_margin` 0) where the recipe pads, and cuts, the edges of a step to those of mean
-    clusters (method_max_edges "average").
+    nothing (`edge_margin` 0) where the recipe keeps the edges of mean clusters.
     """
 
     nodes: int
@@ -58,67 +58,50 @@ class Clusters:
         return ceil(self.mean_edges * (1 + self.edge_margin))
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    """A data set and the network that is trained on it.
+Multiply = Callable[[str, str], str]
+"""Sums over every node's neighbours, weighted: name and features."""
+
+
+@networks
+def cluster_gcn(
+    g: GraphBuilder,
+    batch: int,
+    *,
+    links: int,
+    linked_nodes: int,
+    features: int,
+    labels: int,
+    hidden: int,
+    layers: int = 4,
+    dense: bool = False,
+    enhanced: bool = True,
+    precalculated: bool = False,
+    **cut: Any,
+) -> str:
+    """From one padded step to scores (nodes, labels), of a data set that is `cut` into `Clusters`.
 
     A `dense` adjacency is a matrix. If `enhanced`, self-loops are added and the diagonal is
     enhanced (equations 10 and 11 of the paper); else rows are divided by their sums (equation 1).
     If `precalculated`, the host multiplied the first layer's features by the adjacency beforehand.
     """
-
-    clusters: Clusters
-    features: int
-    labels: int
-    hidden: int
-    _: KW_ONLY
-    layers: int = 4
-    dense: bool = False
-    enhanced: bool = True
-    precalculated: bool = False
-
-
-# Nodes, mean degree, clusters and how many a step takes; features, labels and hidden features.
-PPI_CUT = Clusters(44_906, 2 * 818_716 / 56_944, 50, 1)
-PPI = Config(PPI_CUT, 50, 121, 1024, dense=True, enhanced=False)
-ARXIV_CUT = Clusters(90_941, 2 * 1_166_243 / 169_343, 1500, 50)
-ARXIV = Config(ARXIV_CUT, 128, 40, 256, layers=5, enhanced=False, precalculated=True)
-REDDIT_CUT = Clusters(153_431, 2 * 11_606_919 / 232_965, 1500, 20, edge_margin=0.0)
-REDDIT = Config(REDDIT_CUT, 602, 41, 512)
-PRODUCTS = Config(Clusters(196_615, 2 * 61_859_140 / 2_449_029, 8000, 160), 100, 47, 400)
-# Papers of the training years, and all authors, institutions and fields of study; the recipe
-# makes one kind of node and of edge of them, and leaves edges directed.
-MAG_NODES = 629_571 + 1_134_649 + 8_740 + 59_965
-MAG_CUT = Clusters(MAG_NODES, 21_111_007 / 1_939_743, 15_000, 30)
-MAG = Config(MAG_CUT, 128, 349, 512, precalculated=True)
-"""Sizes of the data sets: PPI and Reddit as GraphSAGE distributes them, the others as the Open
-Graph Benchmark documents them [R]."""
-
-
-Multiply = Callable[[str, str], str]
-"""Sums over every node's neighbours, weighted: name and features."""
-
-
-def build(g: GraphBuilder, batch: int, config: Config) -> str:
-    """From one padded step to scores (nodes, labels)."""
     if batch != 1:
         raise WorkloadError(
             f"Micro-batch {batch} of {g.name!r} must be 1: an item is a whole group "
             "of clusters that share an adjacency. Use gradient accumulation or more replicas."
         )
     # The spare node takes the edges that only fill up; a matrix is filled up with zeros.
-    nodes = config.clusters.padded_nodes + (not config.dense)
-    width = config.features * (2 if config.precalculated else 1)
-    x = g.input("features", (nodes, width))
-    multiply = _dense(g, nodes) if config.dense else _sparse(g, config, nodes)
-    for layer in range(config.layers):
-        last = layer == config.layers - 1
+    clusters = Clusters(degree=links / linked_nodes, **cut)
+    nodes = clusters.padded_nodes + (not dense)
+    x = g.input("features", (nodes, features * (2 if precalculated else 1)))
+    multiply = _dense(g, nodes) if dense else _sparse(g, clusters, nodes, enhanced=enhanced)
+    for layer in range(layers):
+        last = layer == layers - 1
         name = "output" if last else f"gcn_{layer}"
-        if layer or not config.precalculated:
+        if layer or not precalculated:
             around = multiply(f"{name}.adjacency", x)
             x = g.concat(f"{name}.concat", around, x, axis=1)
         x = g.dropout(f"{name}.dropout", x)
-        x = g.linear(name, x, config.labels if last else config.hidden, bias=False)
+        x = g.linear(name, x, labels if last else hidden, bias=False)
         if not last:
             x = g.layer_norm(f"{name}.norm", x)
             x = g.elementwise(f"{name}.relu", "relu", x)
@@ -138,9 +121,8 @@ def _dense(g: GraphBuilder, nodes: int) -> Multiply:
     return lambda name, x: g.matmul(name, normalised, x)
 
 
-def _sparse(g: GraphBuilder, config: Config, nodes: int) -> Multiply:
+def _sparse(g: GraphBuilder, clusters: Clusters, nodes: int, *, enhanced: bool) -> Multiply:
     """Weigh the edges of a list by the sums of the rows that they belong to."""
-    clusters = config.clusters
     # One edge of every node to itself is in the list, of weight 0 at first.
     count = clusters.padded_edges + nodes
     padding = clusters.padded_edges - int(clusters.mean_edges)
@@ -148,7 +130,7 @@ def _sparse(g: GraphBuilder, config: Config, nodes: int) -> Multiply:
     given, own = g.input("edge_values", (count, 1), "bool"), g.at("adjacency")
     values = own.cast("cast", given, "float32")
     sums = total(own, "sums", values, edges.targets)
-    if config.enhanced:
+    if enhanced:
         loops = _self_loops(own, edges)
         ones = own.constant("ones", (nodes, 1))
         values = _add_at(own.at("self"), values, ones, loops)
@@ -157,7 +139,7 @@ def _sparse(g: GraphBuilder, config: Config, nodes: int) -> Multiply:
         sums = own.elementwise("floor", "max", sums)
     inverse = own.elementwise("inverse", "reciprocal", sums)
     values = own.elementwise("scaled", "mul", values, take(own, "at_edges", inverse, edges.targets))
-    if config.enhanced:
+    if enhanced:
         diagonal = own.gather("enhance.read", values, loops)
         diagonal = own.elementwise("enhance.scale", "scale", diagonal)
         values = _add_at(own.at("enhance"), values, diagonal, loops)
@@ -187,18 +169,3 @@ def _add_at(g: GraphBuilder, values: str, added: str, places: str) -> str:
     count, _ = g.shape(values)
     placed = g.scatter_add("scatter", added, places, count)
     return g.elementwise("add", "add", values, placed)
-
-
-NETWORKS = {
-    "cluster_gcn_arxiv": ARXIV,
-    "cluster_gcn_reddit": REDDIT,
-    "cluster_gcn_products": PRODUCTS,
-    "cluster_gcn_mag": MAG,
-}
-FACTS = {
-    "family": "cluster-gcn",
-    "source": "arXiv 1905.07953, as in graphcore/examples tag v3.2.0",
-    "note": "Sizes of the largest clusters are assumed, and edges within them are an upper bound.",
-}
-variants(build, {"cluster_gcn_ppi": PPI}, loss="binary_cross_entropy", **FACTS)
-variants(build, NETWORKS, loss="cross_entropy", **FACTS)

@@ -7,7 +7,7 @@ to date with a recurrent cell, attends over recent edges, scores true and sample
 the memory back.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import (
@@ -19,7 +19,7 @@ from ipusim.workload.zoo.layers.graphs import (
     time_encoding,
     total,
 )
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 WIKIPEDIA_NODES = 9227
 EDGE_FEATURES = 172
@@ -29,33 +29,6 @@ HEADS = 2
 TIMES = 3
 """Whole numbers kept of a node: last update, time since the one before, other end of the event."""
 DIRECTIONS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """What distinguishes the two implementations.
-
-    A padded batch has so many slots for nodes and edges per event, and one more, spare node. Some
-    edge slots stay empty [assumed: the batch asks for the last ten neighbours of the users and
-    pages of its events and of a sampled page each; of 200 events that is some 100 users, few of
-    whom have ten yet, and 270 of the 1,000 pages, about 3,200 edges; of 40 events 90 nodes, about
-    800].
-
-    With `projects_nodes` query, key and value are computed for every node and then taken to the
-    edges; else the nodes' rows are, and are projected there. With `split_memory` features and
-    direction of the memory are tables of their own.
-    """
-
-    nodes_per_event: int
-    edges_per_event: int
-    padding_per_event: int
-    _: KW_ONLY
-    projects_nodes: bool
-    split_memory: bool
-
-
-TENSORFLOW = Config(6, 20, 4, projects_nodes=True, split_memory=False)
-PYTORCH = Config(10, 30, 10, projects_nodes=False, split_memory=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,27 +41,43 @@ class _Memory:
     times: str
 
 
-def build(g: GraphBuilder, batch: int, config: Config) -> str:
-    """From a padded batch of events to scores of true and sampled pairs."""
+@networks
+def tgn(
+    g: GraphBuilder,
+    batch: int,
+    *,
+    nodes_per_event: int,
+    edges_per_event: int,
+    padding_per_event: int,
+    projects_nodes: bool,
+    split_memory: bool,
+) -> str:
+    """From a padded batch of events to scores of true and sampled pairs.
+
+    A batch has so many slots for nodes and edges per event, and one more, spare node; some edge
+    slots stay empty. With `projects_nodes` query, key and value are computed for every node and
+    then taken to the edges; else the nodes' rows are, and are projected there. With `split_memory`
+    features and direction of the memory are tables of their own.
+    """
     events = batch
-    nodes, count = 1 + config.nodes_per_event * events, config.edges_per_event * events
+    nodes, count = 1 + nodes_per_event * events, edges_per_event * events
     event_times = g.input("batch_times", (events, 1), "int32")
     event_features = g.input("batch_features", (events, EDGE_FEATURES))
     ids = g.input("node_ids", (nodes,), "int32")
     event_nodes = g.input("batch_idx", (3 * events,), "int32")
     most_recent = g.input("batch_most_recent", (2 * events,), "bool")
-    padding = config.padding_per_event * events
+    padding = padding_per_event * events
     edges = edges_between(g, ("edge_sources", "edge_targets"), (count,), nodes, padding)
     edge_times = g.input("edge_times", (count, 1), "int32")
     edge_features = g.input("edge_features", (count, EDGE_FEATURES))
-    memory = _read_memory(g.at("memory"), config, ids)
+    memory = _read_memory(g.at("memory"), ids, split=split_memory)
     x = memory.state
     since = take(g, "gnn.last_update", memory.last_update, edges.sources)
     since = g.elementwise("gnn.since", "sub", since, edge_times)
     since = g.cast("gnn.since.cast", since, "float32")
     times = time_encoding(g.at("gnn.time"), since, TIME_FEATURES)
     attributes = g.concat("gnn.edges", edge_features, times, axis=1)
-    attend = _attend_at_nodes if config.projects_nodes else _attend_at_edges
+    attend = _attend_at_nodes if projects_nodes else _attend_at_edges
     x = attend(g.at("gnn.conv"), x, edges, attributes)
     events_from, true, sampled = g.split("events.roles", event_nodes, 3, axis=0)
     twice = g.concat("link.sources", events_from, events_from, axis=0)
@@ -102,24 +91,24 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     return scores
 
 
-def _read_memory(g: GraphBuilder, config: Config, ids: str) -> _Memory:
+def _read_memory(g: GraphBuilder, ids: str, *, split: bool) -> _Memory:
     """Look the nodes up and bring their state up to date with the last event of each."""
     rows = 1 + WIKIPEDIA_NODES
     widths = (MEMORY, EDGE_FEATURES, DIRECTIONS)
     times = g.parameter("times", (rows, TIMES), "state", "int32")
-    stored = widths if config.split_memory else (sum(widths),)
+    stored = widths if split else (sum(widths),)
     tables = tuple(
         g.parameter(f"table{part}", (rows, width), "state") for part, width in enumerate(stored)
     )
     read = g.gather("times.read", times, ids)
     last_update, since, other_ids = g.split("times.split", read, TIMES, axis=1)
     read = [g.gather(f"table{part}.read", table, ids) for part, table in enumerate(tables)]
-    if not config.split_memory:
+    if not split:
         read = list(g.split("fields", read[0], widths, axis=1))
     own, features, direction = read
     # The other end of the event: its state alone, which one wide table holds in its first columns.
     states = tables[0]
-    if not config.split_memory:
+    if not split:
         states, *_ = g.split("states", states, widths, axis=1)
     other = g.gather("other", states, g.reshape("other.ids", other_ids, g.shape(ids)))
     leaves, enters = g.split("direction", direction, DIRECTIONS, axis=1)
@@ -203,14 +192,3 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str, skip: str, edges:
     message = g.reshape("message.rows", message, (count, features))
     summed = total(g, "sum", message, edges.targets)
     return g.elementwise("add", "add", skip, summed)
-
-
-FACTS = {
-    "family": "tgn",
-    "source": "arXiv 2006.10637, as in graphcore/examples tags v2.4.0 and v3.3.0",
-    "note": "How many edge slots are padding is assumed.",
-    "loss": "binary_cross_entropy",
-}
-# Events of a batch as the recipes of TensorFlow and of PyTorch Geometric have them.
-variants(build, {"tgn_tensorflow": TENSORFLOW}, default_batch=200, **FACTS)
-variants(build, {"tgn_pytorch": PYTORCH}, default_batch=40, **FACTS)

@@ -4,8 +4,6 @@ Radford et al. (2019), with the parameters and shapes of Hugging Face transforme
 (GPT2LMHeadModel).
 """
 
-from functools import partial
-
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import (
@@ -15,24 +13,21 @@ from ipusim.workload.zoo.layers.transformer import (
     large_where_zero,
     pre_norm_layer,
 )
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 VOCABULARY = 50257
 POSITIONS = 1024
-SOURCE = "Radford et al. 2019, as in Hugging Face transformers"
-SIZES = {"small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20)}
-"""Layers, features and heads."""
-
-PADDED_VOCABULARY = 50272
-"""A multiple of 32, as Graphcore runs it (graphcore/examples, nlp/gpt2/pytorch/config)."""
 
 
+@networks
 def gpt2(
     g: GraphBuilder,
     batch: int,
-    size: str,
-    sequence_length: int = POSITIONS,
+    layers: int,
+    hidden: int,
+    heads: int,
     *,
+    sequence_length: int = POSITIONS,
     argmax: bool = False,
     mask_kind: str = "float32",
     vocabulary: int = VOCABULARY,
@@ -60,7 +55,6 @@ def gpt2(
             f"Sequence length {sequence_length} of {g.name!r} must be at least 1 and at most "
             f"{POSITIONS}, the positions that GPT-2 learns."
         )
-    layers, hidden, heads = SIZES[size]
     tokens = sequence_length
     wide = mask_kind == "float32"
     shape = Shape(hidden=hidden, heads=heads, wide_mask=wide)
@@ -85,27 +79,3 @@ def gpt2(
         x = g.narrow("ln_f.last", x, axis=1, size=1)
     x = g.matmul("lm_head", x, words, transpose_b=True)
     return g.argmax("argmax", x) if argmax else x
-
-
-FACTS = {"family": "gpt2", "source": SOURCE}
-SCORING = FACTS | {"loss": "cross_entropy_accuracy"}
-variants(gpt2, {f"gpt2_{size}": size for size in SIZES}, "size", **SCORING)
-
-OPTIONS = ("size", "sequence_length", "mask_kind")
-PADDED = {
-    "gpt2_medium_padded_sl128": ("medium", 128, "storage"),
-    "gpt2_large_padded_sl512": ("large", 512, "float32"),
-    "gpt2_small_padded_sl1024": ("small", 1024, "float32"),
-    "gpt2_medium_padded_sl1024": ("medium", 1024, "float32"),
-    "gpt2_large_padded_sl1024": ("large", 1024, "float32"),
-}
-"""Those with a padded vocabulary.
-
-PopTorch promotes operands as PyTorch does from SDK 3.0 on (poptorch/source/ImplicitCasting.cpp);
-the one with 128 tokens is of SDK 2.3, which narrowed the float32 operand of two by default."""
-
-_padded = partial(gpt2, vocabulary=PADDED_VOCABULARY)
-variants(_padded, PADDED, OPTIONS, **SCORING)
-_whole = {f"{name}_argmax": given for name, given in PADDED.items() if POSITIONS in given}
-# Those that hand back tokens instead of scores.
-variants(partial(_padded, argmax=True), _whole, OPTIONS, **FACTS)

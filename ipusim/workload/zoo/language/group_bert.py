@@ -8,17 +8,17 @@ has a batch norm; no dropout.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.speech import conv_along_time
 from ipusim.workload.zoo.layers.transformer import Shape, attention
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 FEED_FORWARD_GROUPS = 4
 CONV_GROUP_SIZE = 16
 CONV_KERNEL = 7
-SOURCE = "arXiv 2106.05822, as in graphcore/examples"
 
 Module = Callable[[GraphBuilder, str, Shape], str]
 """Adds one module: builder, activations, shape."""
@@ -60,16 +60,7 @@ def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) ->
     return g.layer_norm("encoder.norm", x)
 
 
-def group_bert(g: GraphBuilder, batch: int, tokens: int) -> str | tuple[str, str]:
-    """GroupBERT Base for pre-training on sequences of 128, 384 or 512 tokens."""
-    masked = bert.MASKED_TOKENS[tokens]
-    config = bert.base(tokens, "pretraining", masked_tokens=masked, drops=())
-    return bert.build(g, batch, config, partial(encoder, layers=config.layers))
-
-
-NETWORKS = {
-    "group_bert_base_pretraining_sl128": 128,
-    "group_bert_base_pretraining_sl384": 384,
-}
-FACTS = {"family": "group-bert", "source": SOURCE, "loss": "cross_entropy_accuracy"}
-variants(group_bert, NETWORKS, "tokens", **FACTS)
+@networks
+def group_bert(g: GraphBuilder, batch: int, **config: Any) -> str | tuple[str, str]:
+    """GroupBERT: a BERT with these layers."""
+    return bert.bert(g, batch, encoder=encoder, **config)

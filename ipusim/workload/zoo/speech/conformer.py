@@ -9,38 +9,39 @@ a CTC loss beside that of the decoder. Layer norms stand where the paper has bat
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from typing import Any
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.speech import conv_along_time, gated
 from ipusim.workload.zoo.layers.transformer import activate, merge_heads, split_heads
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 MELS, VOCABULARY = 80, 4233
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What distinguishes one Conformer from another: the small one, where nothing else is said.
+    """What distinguishes one Conformer from another.
 
     Input and text are padded to `frames` and `tokens`. Two convolutions with `subsampling` features
     shorten the input; the encoder's convolutions along time have `kernel` taps. With
     `shifts_positions` positions are relative by a shift, with `ctc` a CTC loss is trained besides.
     """
 
-    frames: int = 768
-    tokens: int = 46
-    subsampling: int = 32
-    layers: int = 16
-    hidden: int = 144
-    heads: int = 4
-    feed_forward: int = 576
-    kernel: int = 31
-    decoder_layers: int = 1
-    decoder_feed_forward: int = 640
-    attention_dropout: bool = True
-    attention_bias: bool = False
-    shifts_positions: bool = True
-    ctc: bool = False
+    frames: int
+    tokens: int
+    subsampling: int
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    kernel: int
+    decoder_layers: int
+    decoder_feed_forward: int
+    attention_dropout: bool
+    attention_bias: bool
+    shifts_positions: bool
+    ctc: bool
 
 
 def _attention(
@@ -186,8 +187,10 @@ def _smoothed_cross_entropy(g: GraphBuilder, scores: str, targets: str) -> str:
     return g.reduce("sum", "sum", product, axis=1)
 
 
-def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
-    """Conformer, from frames (N, T, 80) and tokens (N, L) to the losses."""
+@networks
+def conformer(g: GraphBuilder, batch: int, **given: Any) -> tuple[str, ...]:
+    """Conformer, from frames (N, T, 80) and tokens (N, L) to the losses; see `Config`."""
+    config = Config(**given)
     x = g.input("features", (batch, config.frames, MELS))
     tokens = g.input("tokens", (batch, config.tokens), "int32")
     targets = g.input("targets", (batch, config.tokens), "int32")
@@ -213,29 +216,3 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     scores = _decode(g.at("decoder"), tokens, memory, mask, config)
     losses.insert(0, _smoothed_cross_entropy(g.at("loss"), scores, targets))
     return tuple(losses)
-
-
-SMALL = Config()
-"""That of SDK 2.4: 16 layers of 144 features, one decoder layer."""
-MEDIUM = Config(
-    frames=1220,
-    tokens=48,
-    subsampling=256,
-    layers=12,
-    hidden=256,
-    feed_forward=2048,
-    kernel=15,
-    decoder_layers=6,
-    decoder_feed_forward=2048,
-    attention_dropout=False,
-    attention_bias=True,
-    shifts_positions=False,
-    ctc=True,
-)
-"""WeNet's: 12 layers of 256 features, six decoder layers, with CTC."""
-SDK_2_4 = "graphcore/examples@v2.4.0:applications/pytorch/conformer/configs/train.yaml"
-WENET = "graphcore/examples@v3.3.0:speech/conformer/pytorch/configs/train.yaml"
-NOTE = "trained form: the graph ends with the losses"
-FACTS = {"family": "conformer", "note": NOTE, "loss": "identity"}
-variants(build, {"conformer_small": SMALL}, source=SDK_2_4, **FACTS)
-variants(build, {"conformer_medium": MEDIUM}, source=WENET, **FACTS)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.speech import conv_along_time, multiply_lengths
 from ipusim.workload.zoo.layers.transformer import Shape, attention
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 SYMBOLS, FRAMES, MELS = 189, 870, 80
 HIDDEN, KERNEL = 384, 3
@@ -89,7 +90,7 @@ def _add_positions(g: GraphBuilder, name: str, x: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What distinguishes the two networks, and their forms: FastSpeech 2 unless said otherwise.
+    """What distinguishes the two networks, and their forms.
 
     Encoder and decoder have so many layers each. `embedding_kernel` is the taps of the convolutions
     that embed pitch and energy. With a `postnet` five convolutions refine the mel frames, and
@@ -97,20 +98,22 @@ class Config:
     `given_variance` durations, pitch and energy come from the host, as in training.
     """
 
-    symbols: int = 149
-    layers: int = 4
-    heads: int = 2
-    feed_forward: int = 1024
-    activation: str = "mish"
-    predicts_energy: bool = True
-    embedding_kernel: int = 9
-    postnet: bool = True
+    symbols: int
+    layers: int
+    heads: int
+    feed_forward: int
+    activation: str
+    predicts_energy: bool
+    embedding_kernel: int
+    postnet: bool
     given_variance: bool = False
     head_size: int | None = None
 
 
-def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
-    """FastSpeech, from symbols (N, 189) to mel frames and predicted values."""
+@networks
+def fastspeech(g: GraphBuilder, batch: int, **given: Any) -> tuple[str, ...]:
+    """FastSpeech, from symbols (N, 189) to mel frames and predicted values; see `Config`."""
+    config = Config(**given)
     shape = Shape(
         hidden=HIDDEN,
         heads=config.heads,
@@ -193,40 +196,3 @@ def _postnet(g: GraphBuilder, mel: str, mask: str, *, trained: bool) -> str:
         y = g.dropout(f"postnet.dropout{layer}", y)
     y = g.elementwise("postnet.mask", "mul", y, mask)
     return g.elementwise("mel_after", "add", mel, y)
-
-
-FASTPITCH = Config(
-    symbols=148,
-    layers=6,
-    heads=1,
-    head_size=64,
-    feed_forward=1536,
-    activation="relu",
-    predicts_energy=False,
-    embedding_kernel=3,
-    postnet=False,
-    given_variance=True,
-)
-
-
-TENSORFLOW = "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2"
-# Trained with given durations, pitch and energy; as it speaks they are its own predictions.
-SPEAKING = {
-    "source": TENSORFLOW,
-    "note": "for inference; 189 symbols, 870 frames; the lengths to which symbols are stretched "
-    "are taken as known",
-}
-TRAINING = {
-    "source": TENSORFLOW,
-    "note": "189 symbols, 870 frames; the absolute error of the mel frames is trained as a square",
-    "loss": "mean_squared",
-}
-PYTORCH = {
-    "source": "graphcore/examples@v3.3.0:speech/fastpitch/pytorch",
-    "note": "189 symbols, 870 frames",
-    "loss": "mean_squared",
-}
-FASTSPEECH = {"family": "fastspeech"}
-variants(build, {"fastspeech2": Config()}, **FASTSPEECH, **SPEAKING)
-variants(build, {"fastspeech2_training": Config(given_variance=True)}, **FASTSPEECH, **TRAINING)
-variants(build, {"fastpitch": FASTPITCH}, **FASTSPEECH, **PYTORCH)

@@ -6,7 +6,7 @@ learnt scale, and the joint network runs over 15 steps at a time.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 FEATURES = 240
 """Three frames of 80 mel bands."""
@@ -90,7 +90,8 @@ def _join(g: GraphBuilder, steps: str, labels: str) -> str:
     return g.concat("concat", *parts, axis=1)
 
 
-def build(
+@networks
+def transducer(
     g: GraphBuilder,
     batch: int,
     frames: int,
@@ -112,19 +113,3 @@ def build(
     predicted = _predict(g.at("predict"), text, prediction_layers)
     pairs, steps = _join(g.at("joint"), encoded, predicted), g.shape(encoded)[1]
     return g.alignment_loss("loss", pairs, text, kind="transducer", steps=steps)
-
-
-NOTE = (
-    "trained form, with the loss; 125 labels and, in the small one, 1980 frames before "
-    "stacking as test_transducer.py generates them; the large one takes 16.8 s slowed down to "
-    "0.85 of the speed"
-)
-OPTIONS = ("frames", "labels", "layers", "hidden", "heads", "prediction_layers")
-SMALL = (660, 125, 12, 256, 8, 1)
-LARGE = (659, 125, 14, 768, 8, 2)
-"""That of MLPerf 2.0."""
-EXAMPLES = "graphcore/examples@v3.1.0:speech/transformer_transducer/popart/training"
-MLPERF = "mlcommons/training_results_v2.0: Graphcore, rnnt, configs/transducer-large-1023sp.yaml"
-FACTS = {"family": "rnn-t", "note": NOTE, "loss": "identity"}
-variants(build, {"transformer_transducer": SMALL}, OPTIONS, source=EXAMPLES, **FACTS)
-variants(build, {"transformer_transducer_large": LARGE}, OPTIONS, source=MLPERF, **FACTS)

@@ -21,24 +21,22 @@ from math import prod
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.cnn import conv_norm
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 IMAGE_SIZE = 28
 IMAGE_CHANNELS = 1
 MIDDLE_SHARE = 4
 """Channels of a block over those between its 1x1 convolutions, as in ResNet-50."""
-SOURCE = "TAMU, PEARC'22 section 3.3 (residual blocks, one bottleneck, 28x28x1, batch 10 at most)"
-NOTE = "Assumed architecture: the paper publishes neither code nor layer sizes."
 
 
-@network(family="tamu-autoencoder", source=SOURCE, note=NOTE, loss="mean_squared")
-def tamu_autoencoder(
+@networks
+def autoencoder(
     g: GraphBuilder,
     batch: int,
     *,
-    channels: tuple[int, ...] = (128, 256, 512),
-    blocks: tuple[int, ...] = (3, 3, 3),
-    code_features: int = 648,
+    channels: tuple[int, ...],
+    blocks: tuple[int, ...],
+    code_features: int,
 ) -> str:
     """TAMU's MNIST autoencoder as assumed here, from an image (N, 1, 28, 28) to another.
 

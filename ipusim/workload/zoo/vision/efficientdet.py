@@ -17,7 +17,7 @@ round, and the other detections keep what they were filled with.
 
 from ipusim.workload.graph import NonMaxSuppression, Tensor
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 from ipusim.workload.zoo.vision import efficientnet
 
 CLASSES = 90
@@ -29,10 +29,10 @@ LEVELS = 5
 """Levels of the pyramid, from a stride of 8 pixels on."""
 BACKBONE_STAGES = (2, 4, 6)
 """Stages of the backbone that feed the first levels."""
-SOURCE = "arXiv 1911.09070, as in google/automl and graphcore/examples vision/efficientdet"
 
 
-def build(
+@networks
+def efficientdet(
     g: GraphBuilder,
     batch: int,
     width: float,
@@ -48,7 +48,7 @@ def build(
     `repeats` convolutions before its last.
     """
     images = g.input("images", (batch, 3, image_size, image_size))
-    stages = efficientnet.backbone(g, images, efficientnet.Config(width=width, depth=depth))
+    stages = efficientnet.backbone(g, images, width, depth)
     features = [stages[stage] for stage in BACKBONE_STAGES]
     for level in range(len(features), LEVELS):
         features.append(_resample(g.at(f"resample.{level}"), features[-1], channels, -1))
@@ -167,14 +167,3 @@ def _corners(g: GraphBuilder, boxes: str) -> str:
     low = g.elementwise("corners.low", "sub", centre, half)
     high = g.elementwise("corners.high", "add", centre, half)
     return g.concat("corners", low, high, axis=2)
-
-
-DETS = {
-    "efficientdet_d0": (1.0, 1.0, 512, 64, 3, 3),
-    "efficientdet_d1": (1.0, 1.1, 640, 88, 4, 3),
-    "efficientdet_d2": (1.1, 1.2, 768, 112, 5, 3),
-    "efficientdet_d3": (1.2, 1.4, 896, 160, 6, 4),
-    "efficientdet_d4": (1.4, 1.8, 1024, 224, 7, 4),
-}
-OPTIONS = ("width", "depth", "image_size", "channels", "cells", "repeats")
-variants(build, DETS, OPTIONS, family="efficientdet", source=SOURCE, folds_batch_norm=False)

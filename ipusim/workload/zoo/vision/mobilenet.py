@@ -11,14 +11,13 @@ from functools import partial
 from ipusim.files import read
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 CLASSES = 1000
 IMAGE_SIZE = 224
 STEM_CHANNELS = 16
 HEAD_EXPANSION = 6
 """Channels after the last convolution, over those before it."""
-SOURCE = "arXiv 1905.02244, as in torchvision"
 FILE = "models/mobilenet_v3.csv"
 
 
@@ -35,7 +34,8 @@ class Block:
     stride: int
 
 
-def build(g: GraphBuilder, batch: int, size: str, hidden: int) -> str:
+@networks
+def mobilenet(g: GraphBuilder, batch: int, size: str, hidden: int) -> str:
     """From an image (N, 3, 224, 224) to class scores (N, 1000), given size and hidden units."""
     layer = partial(cnn.conv_norm, g, activation="hard_swish")
     x = g.input("images", (batch, 3, IMAGE_SIZE, IMAGE_SIZE))
@@ -56,12 +56,3 @@ def build(g: GraphBuilder, batch: int, size: str, hidden: int) -> str:
         )
     x = layer(("conv_last", "bn_last", "act_last"), x, HEAD_EXPANSION * g.shape(x)[1])
     return cnn.classify(g, x, CLASSES, hidden=hidden, activation="hard_swish")
-
-
-NETWORKS = {
-    "mobilenet_v3_small": ("small", 1024),
-    "mobilenet_v3_large": ("large", 1280),
-}
-variants(
-    build, NETWORKS, ("size", "hidden"), family="mobilenet", source=SOURCE, loss="cross_entropy"
-)

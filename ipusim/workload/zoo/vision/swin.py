@@ -17,7 +17,7 @@ from ipusim.workload.zoo.layers.transformer import (
     merge_heads,
     split_together,
 )
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 CLASSES = 1000
 IMAGE = 224
@@ -27,11 +27,10 @@ TOKENS = WINDOW * WINDOW
 ALIGNED = 8
 """Tokens to whose multiple Graphcore pads a window."""
 PADDED_TOKENS = -(-TOKENS // ALIGNED) * ALIGNED
-SOURCE = "arXiv 2103.14030, as in torchvision and timm"
-AS_RUN = "graphcore/examples@v3.3.0:vision/swin/pytorch/models/swin_transformer.py"
 
 
-def build(
+@networks
+def swin(
     g: GraphBuilder,
     batch: int,
     embed: int,
@@ -153,18 +152,3 @@ def _position_bias(g: GraphBuilder, heads: int, tokens: int) -> str:
         y = g.pad("bias.pad_keys", y, axis=2, size=tokens)
         y = g.pad("bias.pad_queries", y, axis=1, size=tokens)
     return y
-
-
-TINY = {"embed": 96, "depths": (2, 2, 6, 2), "heads": (3, 6, 12, 24)}
-BASE = {"embed": 128, "depths": (2, 2, 18, 2), "heads": (4, 8, 16, 32)}
-LARGE = {"embed": 192, "depths": (2, 2, 18, 2), "heads": (6, 12, 24, 48)}
-
-SWINS = {
-    "swin_tiny": TINY,
-    "swin_base": BASE,
-    "swin_large": LARGE,
-}
-PADDED = {f"{name}_padded": sizes | {"as_run": True} for name, sizes in SWINS.items()}
-"""As Graphcore ran them."""
-variants(build, SWINS, family="swin", source=SOURCE, loss="cross_entropy")
-variants(build, PADDED, family="swin", source=AS_RUN, loss="cross_entropy")

@@ -6,17 +6,15 @@ training are what Graphcore ran (graphcore/examples, vision/vit/pytorch, tag v3.
 value from products of their own, dropout, and in pre-training mixed images and one more layer.
 """
 
-from dataclasses import replace
+from typing import Any
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, drop, first_tokens, pre_norm_layer
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 CLASSES = 1000
 IMAGE, PATCH = 224, 16
-SOURCE = "arXiv 2010.11929, as in timm"
-AS_RUN = "graphcore/examples@v3.3.0:vision/vit/pytorch"
 
 
 def embed_tokens(g: GraphBuilder, images: str, hidden: int, image_size: int = IMAGE) -> str:
@@ -45,48 +43,33 @@ def mix_images(g: GraphBuilder, images: str) -> str:
     return g.elementwise("add", "add", own, g.elementwise("others", "mul", others, rest))
 
 
-def build(
+@networks
+def vit(
     g: GraphBuilder,
     batch: int,
     layers: int,
-    shape: Shape,
     *,
     image_size: int = IMAGE,
     representation: bool = False,
     mixup: bool = False,
+    **layer: Any,
 ) -> str:
     """Vision transformer, from an image (N, 3, S, S) to class scores (N, 1000).
 
-    With dropout in `shape` the sum of patches and positions drops too. A `representation` is a
-    dense layer with tanh before the classifier; `mixup` mixes each image with its neighbour in the
-    batch (arXiv 1710.09412).
+    All layers have one `Shape`; where they drop, the sum of patches and positions drops too. A
+    `representation` is a dense layer with tanh before the classifier; `mixup` mixes each image with
+    its neighbour in the batch (arXiv 1710.09412).
     """
+    shape = Shape(**layer)
     images = g.input("images", (batch, 3, image_size, image_size))
     if mixup:
         images = mix_images(g.at("mixup"), images)
     x = embed_tokens(g, images, shape.hidden, image_size)
     x = drop(g, "pos_embed.dropout", x, shape)
-    for layer in range(layers):
-        x = pre_norm_layer(g.at(f"blocks.{layer}"), x, shape)
+    for number in range(layers):
+        x = pre_norm_layer(g.at(f"blocks.{number}"), x, shape)
     x = first_tokens(g, "head.token", g.layer_norm("norm", x))
     if representation:
         x = g.linear("representation", x, shape.hidden)
         x = g.elementwise("representation.tanh", "tanh", x)
     return g.linear("head", x, CLASSES)
-
-
-BASE = {"layers": 12, "shape": Shape(hidden=768, heads=12, drops=())}
-LARGE = {"layers": 24, "shape": Shape(hidden=1024, heads=16, drops=())}
-APART = replace(BASE["shape"], fused_query_key_value=False, drops=("output",))
-"""Layers of ViT-B/16 with dropout; query, key and value from products of their own."""
-EVERYWHERE = replace(APART, drops=("attention", "inner", "output"))
-PRETRAINING = {"layers": 12, "shape": EVERYWHERE, "representation": True, "mixup": True}
-"""As Graphcore pre-trains it: one layer more, dropout, mixed images."""
-FINETUNING = {"layers": 12, "shape": APART}
-"""As Graphcore fine-tunes it: the model of Hugging Face with dropout."""
-PRETRAINED = f"{AS_RUN}/models/modules.py, configs.yml b16_in1k_pretrain_lamb"
-FINETUNED = f"{AS_RUN}/models/pipeline_model.py, configs.yml b16_imagenet1k"
-FACTS = {"family": "vit", "loss": "cross_entropy"}
-variants(build, {"vit_base_16": BASE, "vit_large_16": LARGE}, source=SOURCE, **FACTS)
-variants(build, {"vit_base_16_pretraining": PRETRAINING}, source=PRETRAINED, **FACTS)
-variants(build, {"vit_base_16_finetuning": FINETUNING}, source=FINETUNED, **FACTS)

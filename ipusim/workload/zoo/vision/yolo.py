@@ -14,7 +14,7 @@ non-maximum suppression: it ends when no score is above its threshold, which dep
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.cnn import conv_norm
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import networks
 
 CLASSES = 80
 ANCHORS = 4
@@ -25,9 +25,6 @@ BACKBONE = ((64, 1), (128, 3), (256, 15), (512, 15), (1024, 7))
 """Channels and residual blocks of each stage."""
 POOL_KERNELS = (5, 9, 13)
 NECK_BLOCKS = 3
-CANDIDATES = {896: 1800, 640: 1200, 512: 2600, 416: 3000}
-"""Boxes kept before suppression in the recipes of 5 iterations (benchmarks.yml, v2.6.0)."""
-SOURCE = "arXiv 2011.08036, as in graphcore/examples applications/pytorch/detection"
 
 
 def _settle(g: GraphBuilder, x: str, channels: int, kernel: int = 1, stride: int = 1) -> str:
@@ -123,8 +120,9 @@ def _head(g: GraphBuilder, x: str) -> str:
     return g.concat("cat", xy, wh, rest, axis=2)
 
 
-def build(g: GraphBuilder, batch: int, image_size: int) -> tuple[str, str]:
-    """From an image (N, 3, S, S) to its candidate boxes and their scores."""
+@networks
+def yolo(g: GraphBuilder, batch: int, image_size: int, candidates: int) -> tuple[str, str]:
+    """From an image (N, 3, S, S) to its candidate boxes, so many at most, and their scores."""
     x = g.input("images", (batch, 3, image_size, image_size))
     x = _settle(g.at("backbone.conv1"), x, 32, 3)
     scales: list[str] = []
@@ -143,16 +141,16 @@ def build(g: GraphBuilder, batch: int, image_size: int) -> tuple[str, str]:
     for number, scale in zip((3, 4, 5), (p3, p4, p5), strict=True):
         doubled = _settle(g.at(f"neck.out{number}"), scale, 2 * g.shape(scale)[1], 3)
         heads.append(_head(g.at(f"headp{number}"), doubled))
-    return _candidates(g.at("nms"), g.concat("heads.cat", *heads, axis=1), image_size)
+    return _candidates(g.at("nms"), g.concat("heads.cat", *heads, axis=1), candidates)
 
 
-def _candidates(g: GraphBuilder, boxes: str, image_size: int) -> tuple[str, str]:
+def _candidates(g: GraphBuilder, boxes: str, most: int) -> tuple[str, str]:
     """Turn boxes into corners, and look up those that may be kept, with their class scores."""
     batch, count, numbers = g.shape(boxes)
     corners = g.narrow("boxes", boxes, axis=2, size=4)
     corners = g.at("corners").chain(corners, half="mul", low="sub", high="add")
     scores = g.narrow("classes", boxes, axis=2, size=numbers - BOX_NUMBERS)
-    kept = min(CANDIDATES.get(image_size, count), count)
+    kept = min(most, count)
     found = []
     for name, table, width in (("scores", scores, CLASSES), ("boxes", corners, 4)):
         # Element by element, as the application indexes the flattened tensor.
@@ -162,8 +160,3 @@ def _candidates(g: GraphBuilder, boxes: str, image_size: int) -> tuple[str, str]
         picked = g.gather(f"{name}.gather", flat, chosen)
         found.append(g.reshape(f"{name}.kept", picked, (batch, kept, width)))
     return found[0], found[1]
-
-
-SIZES = {f"yolo_v4_p5_{size}": size for size in CANDIDATES}
-NOTE = "Selection of candidates and the suppression loop are left out."
-variants(build, SIZES, "image_size", family="yolo", source=SOURCE, note=NOTE)
