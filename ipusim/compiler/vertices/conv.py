@@ -87,14 +87,6 @@ def vertex_type(method: int, *grouping: int | np.ndarray, **constants: Any) -> n
     return vertex
 
 
-def run_of(
-    counts: tuple[int, int, int], core: int, *, each: int = 0, prologue: int = 0, lag: int = 0
-) -> tuple[int, ...]:
-    """Return a `RUN` from the cycles for 1, 2 and 3 positions, besides `each` for every one."""
-    one, two, three = counts
-    return (prologue, one + each, two + 2 * each, 0, 3, three - 3 * core, core + each, lag)
-
-
 # How many workers get distinct shares of the rows, by the number of rows modulo six.
 DISTINCT_SHARES = (1, 6, 3, 2, 3, 6)
 
