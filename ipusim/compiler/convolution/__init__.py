@@ -1,1 +1,1 @@
-"""The planner of convolutions and matrix multiplies."""
+"""The planner of convolutions and products; its kernels work on the records of `record`."""

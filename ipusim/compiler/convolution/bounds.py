@@ -1,7 +1,7 @@
 """Lower bounds of a convolution's cost, as compiled kernels: what the search may skip.
 
-The records are those of `record`.  Each bound restates terms of `conv_cost` for the least
-work that a partly chosen split leaves to one tile.
+Each bound restates terms of `conv_cost` for the least work that a partly chosen split leaves to one
+tile.
 """
 
 import numpy as np

@@ -1,11 +1,7 @@
 """The planner's objective: what one partition of a convolution costs, as compiled kernels.
 
-The records are those of `record`.
-
-References
-----------
-poplibs ``lib/poplin/ConvModel.cpp`` (addEstimates and what it calls), tags 2.0.0 and 2.4.0, and
-``lib/poplin/ConvPlan.cpp`` of tag 1.0.136 for era 0.
+Sources: poplibs ``lib/poplin/ConvModel.cpp`` (addEstimates and what it calls), tags 2.0.0 and
+2.4.0, and ``lib/poplin/ConvPlan.cpp`` of tag 1.0.136 for era 0.
 """
 
 import numpy as np

@@ -3,10 +3,9 @@
 A joint plan keeps every weight on the tile that uses it in all passes, so that nothing but their
 channels is transposed between them; it is taken where it costs less than three plans do.
 
-References
-----------
-poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvPlan.cpp`` (createPlan, getFullyConnectedBwdPlan,
-getFullyConnectedWUPlan) and ``ConvModel.cpp`` (addBwdEstimates, addWuEstimates).
+Sources: poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvPlan.cpp`` (createPlan,
+getFullyConnectedBwdPlan, getFullyConnectedWUPlan) and ``ConvModel.cpp`` (addBwdEstimates,
+addWuEstimates).
 """
 
 from dataclasses import replace

@@ -2,8 +2,6 @@
 
 numba links into such a kernel all that it calls and optimises that anew: three of them would hold
 three copies of `conv_cost`, and take that much longer to compile and to load.
-
-The records are those of `record`.
 """
 
 import numpy as np

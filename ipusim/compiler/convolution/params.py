@@ -4,10 +4,9 @@ The two gradients of a convolution, and the operations that poplibs makes of one
 it splits it, need more than strides and paddings: the kernel may be padded like the input, and the
 output may be cut before its stride or padded after it.
 
-References
-----------
-poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvParams.cpp`` (canonicalize), ``ConvPlan.cpp``
-(swapOperands) and ``ConvModel.cpp`` (expandDim, calculateFlattenedParams, canDeferDilation).
+Sources: poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvParams.cpp`` (canonicalize),
+``ConvPlan.cpp`` (swapOperands) and ``ConvModel.cpp`` (expandDim, calculateFlattenedParams,
+canDeferDilation).
 """
 
 from __future__ import annotations

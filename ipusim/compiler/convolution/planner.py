@@ -4,9 +4,7 @@
 chip and the stack offer for each (`vertex_types`), and lets `search.search` find the best
 partition of all of them under the temporary-memory bound.
 
-References
-----------
-poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan, runPlanner).
+Source: poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan, runPlanner).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

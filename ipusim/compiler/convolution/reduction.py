@@ -1,9 +1,7 @@
 """Sum of partial results over tiles, or the cast that stands in for it.
 
-References
-----------
-poplibs ``lib/poplin/ConvReducePlan.cpp`` and ``ConvModel.cpp`` (estimateReduceCycles); the two
-vertices are those of ``lib/popops``, which `reduce_vertices` models for operations on their own.
+Sources: poplibs ``lib/poplin/ConvReducePlan.cpp`` and ``ConvModel.cpp`` (estimateReduceCycles). The
+two vertices are those of ``lib/popops``; for operations on their own, see `vertices.reduce`.
 """
 
 import numpy as np
@@ -58,9 +56,7 @@ def _best_two_stage(depth: int) -> int:
 def reduce_stages(depth: int) -> tuple[int, int]:
     """Partials left after the first and after the second of up to three stages, 1 at the end.
 
-    References
-    ----------
-    poplibs ConvReducePlan.cpp: two stages from depth 16, three from 125.
+    Two stages from depth 16, three from 125 (poplibs ConvReducePlan.cpp).
     """
     if depth < 16:
         return 1, 1
@@ -81,9 +77,7 @@ def reduce_stages(depth: int) -> tuple[int, int]:
 def _dealt(outputs: int, channels: int, element_bytes: int, tiles: int) -> int:
     """Outputs of the fullest of the tiles that share them: whole groups, vectors at the least.
 
-    References
-    ----------
-    poplibs ``lib/poplin/ConvReduce.cpp``, partialGroupedReduce.
+    Source: poplibs ``lib/poplin/ConvReduce.cpp``, partialGroupedReduce.
     """
     width = 8 // element_bytes
     grain = -(-channels // width) * width

@@ -4,8 +4,6 @@
 it is the smallest that gives its share (poplibs ``lib/popsolver/Model.cpp``,
 ceildivConstrainDivisor), and skipped with all that it contains where a floor of `bounds` exceeds
 the best cost so far.
-
-The records are those of `record`.
 """
 
 import numpy as np

@@ -1,7 +1,4 @@
-"""What an operation and a vertex type imply before any split, as compiled kernels.
-
-The records are those of `record`.
-"""
+"""What an operation and a vertex type imply before any split, as compiled kernels."""
 
 import numpy as np
 
@@ -100,9 +97,7 @@ def _arithmetic_floor(
 def fill_copies(problem: np.void, vertex: np.void, work: np.void) -> None:
     """Fill what is rearranged between the neighbours' layout and the plan's.
 
-    References
-    ----------
-    poplibs ConvModel.cpp, addTransformCycleEstimate: five cycles for every three or four chunks.
+    Five cycles for every three or four chunks (poplibs ConvModel.cpp, addTransformCycleEstimate).
     """
     totals = work.totals
     in_per, out_per = vertex.in_chans_per_group, vertex.out_chans_per_group

@@ -1,8 +1,6 @@
 """Transforms of a convolution before it is split, and the problem of each.
 
-References
-----------
-poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan) and ``ConvModel.cpp`` (applyTransform,
+Sources: poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan) and ``ConvModel.cpp`` (applyTransform,
 addTransformCycleEstimate).
 """
 

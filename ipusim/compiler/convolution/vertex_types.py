@@ -1,8 +1,6 @@
 """The vertex types that a chip and a stack offer for a convolution.
 
-References
-----------
-poplibs ``lib/poplin/ConvVertexType.cpp`` and, for era 0, ``ConvPlan.cpp`` of tag 1.0.136.
+Sources: poplibs ``lib/poplin/ConvVertexType.cpp`` and, for era 0, ``ConvPlan.cpp`` of tag 1.0.136.
 Of float8 ("quarter") AMP alone is offered: its SLIC, for 8 channels, is left out.
 """
 

@@ -3,9 +3,7 @@
 The planner reckons as if every tap reached every output.  At the borders of padded fields, and
 between the zeros of spread inputs, it does not, and vertices skip what would be zero.
 
-References
-----------
-poplibs ``lib/poplin/ConvVertices.cpp`` (createPartitions) and ``Convolution.cpp``
+Sources: poplibs ``lib/poplin/ConvVertices.cpp`` (createPartitions) and ``Convolution.cpp``
 (iteratePartitionParallel).
 """
 
