@@ -55,9 +55,11 @@ def transpose_product(m: Lowering, planned: PlannedProduct, b: Placed) -> None:
 
 def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> TensorLayout:
     """Lower a planned product, whose weights are in place."""
-    # poplibs swaps the operands of products: B plays the part of the input, A of the weights. So
-    # what a plan calls output channels, a few of which sit together in memory, are rows.
-    layout = lower_planned(m, planned.chosen, b, a)._replace(rows=True)
+    # poplibs swaps the operands of products: B plays the part of the input, A of the weights,
+    # unless the plan swaps them back. So what it calls output channels, a few of which sit together
+    # in memory, are rows.
+    operands = (a, b) if planned.chosen.transform.swap else (b, a)
+    layout = lower_planned(m, planned.chosen, *operands)._replace(rows=True)
     op = m.task.params
     # The gradient lies where the weights lie.
     stored = planned.chosen.joint and op.weights_operand and op.pass_kind == "weight_gradient"

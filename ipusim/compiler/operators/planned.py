@@ -121,13 +121,15 @@ def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
     _slice_operands(m, chosen, data, weights)
     moved = cost.move_in + cost.move_weights
     copied = cost.copy_in + cost.copy_weights
-    if transposed and not is_conv:
-        # The weights, which are the input here, have been transposed into their place.
-        moved, copied = cost.move_weights, cost.copy_weights
     arranged, placed = data.layout.free, weights.layout.free
+    if transposed and not is_conv and chosen.transform.swap:
+        # The layer's weights have been transposed into their place.
+        moved, copied, placed = cost.move_in, cost.copy_in, True
+    elif transposed and not is_conv:
+        # They are the input here.
+        moved, copied, arranged = cost.move_weights, cost.copy_weights, True
     if not is_conv:
         # Operands that were made for this plan are charged what the planner reckons with.
-        arranged |= transposed
         needed = []
         if not arranged:
             moved, copied = moved - cost.move_in, copied - cost.copy_in
@@ -323,15 +325,17 @@ def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     asked = chosen.cost.move_in if is_input else chosen.cost.move_weights
     users = split.input_users if is_input else split.weight_users
     parts = split.in_serial if is_input else chosen.cost.serial
-    # What is summed over are the columns of A and the rows of B.
-    along_rows = not op.transpose_b if is_input else op.transpose_a
+    # What is summed over are the columns of A and the rows of B, which is the input, unless the
+    # plan swaps them.
+    is_b = is_input != chosen.transform.swap
+    along_rows = not op.transpose_b if is_b else op.transpose_a
     turned = along_rows != x.layout.rows
-    group = gcd(x.layout.grouping, (op.n if is_input else op.m) if turned else op.k)
+    group = gcd(x.layout.grouping, (op.n if is_b else op.m) if turned else op.k)
     wanted = gcd(chosen.in_chans_per_group, op.k)
     if not asked and users <= _MOST_VIEWS and not turned and group > 1:
         return None
     elements = ceil_div(x.elements, parts)
-    name, tile_bytes = "B" if is_input else "A", ceil_div(elements, m.tiles) * size
+    name, tile_bytes = "B" if is_b else "A", ceil_div(elements, m.tiles) * size
     if turned and not any(g * size % REGROUP_GRAIN_BYTES for g in (group, wanted)):
         blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
         return _in_blocks(m, name, tile_bytes, blocks, group * size)

@@ -27,14 +27,16 @@ def pointwise(**changes) -> Conv:
     return conv(kernel=(1, 1), **windows.NO_PADDING, **changes)
 
 
+def lowered(graph):
+    return lower(graph.validate(), CHIP, STACK, host_dtype=None)
+
+
 def steps(graph) -> dict[str, dict[str, object]]:
-    program = lower(graph.validate(), CHIP, STACK, host_dtype=None)
-    return {op.name: {step.name: step for step in op.steps} for op in program.ops}
+    return {op.name: {step.name: step for step in op.steps} for op in lowered(graph).ops}
 
 
 def plans(graph) -> dict[str, str]:
-    program = lower(graph.validate(), CHIP, STACK, host_dtype=None)
-    return {op.name: op.plan for op in program.ops}
+    return {op.name: op.plan for op in lowered(graph).ops}
 
 
 def test_kinds_of_passes():
@@ -357,6 +359,21 @@ def test_a_product_brings_activations_of_another_operation_into_its_order():
     moved = odd["rearrange A"]
     whole = moved.exchange_cycles + moved.copy_cycles
     assert whole == pytest.approx(5271 / 1024 * moved.exchange_bytes, rel=0.01)
+
+
+def test_a_plan_that_swaps_the_operands_back_has_a_as_its_input():
+    def product(*, made: str):
+        g = GraphBuilder("product")
+        a, b = g.input("a", (788, 768)), g.input("b", (768, 768))
+        a = g.linear("before", a, 768) if "A" in made else a
+        b = g.linear("before", b, 768) if "B" in made else b
+        graph = g.finish(g.matmul("product", a, b)).with_precision("16.16")
+        assert "swap" in {op.name: op.transform for op in lowered(graph).ops}["product"]
+        return steps(graph)["product"]
+
+    # Parts of A are wanted by 48 tiles each, those of B, which lie by rows, by five.
+    assert {"transpose A", "rearrange A"} <= set(product(made="A"))
+    assert not {"transpose B", "rearrange B"} & set(product(made="B"))
 
 
 def test_values_of_attention_lie_in_the_order_of_their_product():
