@@ -121,20 +121,10 @@ class Dim(NamedTuple):
         """Return the convolution that is left if the zeros are spread through its output."""
         return self._replace(data=self.data._replace(dilation=1), pad_low=0, pad_high=0)
 
-    def uses(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
-        """Return inputs, taps and outputs that take part; whether every tap reaches every output.
-
-        The former are ranges from the first to behind the last element that matters.
-        """
-        return _uses(self)
-
-    def swapped(self) -> Dim:
-        """Return the dimension with input and kernel exchanged."""
-        return _swapped(self)
-
 
 @lru_cache(maxsize=4096)
-def _swapped(dim: Dim) -> Dim:
+def swapped(dim: Dim) -> Dim:
+    """Return a dimension with input and kernel exchanged."""
     extra = dim.data.extent - dim.kernel.extent
     data = dim.kernel._replace(
         flip=not dim.kernel.flip,
@@ -146,8 +136,12 @@ def _swapped(dim: Dim) -> Dim:
 
 
 @lru_cache(maxsize=4096)
-def _uses(dim: Dim) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
-    """Answer `Dim.uses` from what each tap meets: all places are arithmetic progressions."""
+def uses(dim: Dim) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
+    """Return inputs, taps and outputs that take part; whether every tap reaches every output.
+
+    The former are ranges from the first to behind the last element that matters. They follow from
+    what each tap meets: all places are arithmetic progressions.
+    """
     places, taps = dim.data.places(), dim.kernel.places()
     stride, spread = dim.stride, dim.data.dilation
     computed = dim.out - dim.pad_low - dim.pad_high
@@ -186,7 +180,7 @@ def canonical(dim: Dim) -> Dim:
     Outputs that nothing reaches become padding, inputs and taps that reach nothing are cut, and
     paddings that are cut away again vanish.
     """
-    outputs = _uses(dim)[2]
+    outputs = uses(dim)[2]
     if outputs[0] == outputs[1]:
         return dim  # all padding: there is nothing to keep
     low, high = outputs[0], dim.out - outputs[1]
@@ -201,8 +195,8 @@ def canonical(dim: Dim) -> Dim:
     dim = dim._replace(
         cut_high=dim.cut_high + unread, stride=1 if left - unread == 1 else dim.stride
     )
-    dim = dim._replace(data=_cut(dim.data, *_uses(dim)[0]))
-    dim = dim._replace(kernel=_cut(dim.kernel, *_uses(dim)[1]))
+    dim = dim._replace(data=_cut(dim.data, *uses(dim)[0]))
+    dim = dim._replace(kernel=_cut(dim.kernel, *uses(dim)[1]))
     dim = _trim_low(dim)
     dim = _turned(_trim_low(_turned(dim)))
     return dim._replace(data=_settled(dim.data), kernel=_settled(dim.kernel))
@@ -297,13 +291,8 @@ class ConvParams(NamedTuple):
 
     def swapped(self) -> ConvParams:
         """Return the same sums with input and kernel, batch and output channels exchanged."""
-        return ConvParams(
-            self.groups,
-            self.out_channels,
-            self.in_channels,
-            self.batch,
-            tuple(dim.swapped() for dim in self.dims),
-        )
+        dims = tuple(swapped(dim) for dim in self.dims)
+        return ConvParams(self.groups, self.out_channels, self.in_channels, self.batch, dims)
 
     def without_dilation(self) -> ConvParams:
         """Return the convolution before zeros are spread through its output, where that can be."""
@@ -328,10 +317,7 @@ class ConvParams(NamedTuple):
         new = tuple(
             Dim(Operand(1), Operand(1)) if d in dims else dim for d, dim in enumerate(params.dims)
         )
-        batch = params.batch * positions
-        return ConvParams(
-            params.groups, batch, params.in_channels, params.out_channels, new
-        ).swapped()
+        return params._replace(batch=params.batch * positions, dims=new).swapped()
 
     def flattened(self) -> tuple[ConvParams, tuple[int, ...]]:
         """Return batch and free dimensions joined in the innermost of them, and which they are."""

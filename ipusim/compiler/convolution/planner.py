@@ -304,24 +304,13 @@ def partials_of(problem: np.ndarray, vertex: np.ndarray, work: np.ndarray) -> Ru
 
 def _fall_back(search: _Search, failed: np.ndarray, chip: Chip, rules: PlannerRules) -> np.ndarray:
     """Return the work of a plan where none is within the limit: HMAC can do it always."""
-    if rules.era == ERA_1_0:
-        return _searched_again(search, failed, UNBOUNDED, minimise_memory=True)
-    limit = int(failed["temp_limit"][0])
-    while limit < 2 * chip.bytes_per_tile:
-        limit *= 2
-        work = _searched_again(search, failed, limit)
-        if _found(work):
-            return work
-    return _searched_again(search, failed, UNBOUNDED)
-
-
-def _searched_again(
-    search: _Search, failed: np.ndarray, limit: int, *, minimise_memory: bool = False
-) -> np.ndarray:
-    """Return the work of another search for a convolution, within another limit."""
-    work = empty_works(1, limit)
-    for given in ("first_problem", "last_problem", "pruned"):
-        work[given] = failed[given]
-    work["minimise_memory"] = minimise_memory
-    _searched(search._replace(works=work))
+    early, limit = rules.era == ERA_1_0, int(failed["temp_limit"][0])
+    work = failed
+    while not _found(work) and limit < UNBOUNDED:
+        limit = UNBOUNDED if early or limit >= 2 * chip.bytes_per_tile else 2 * limit
+        work = empty_works(1, limit)
+        for given in ("first_problem", "last_problem", "pruned"):
+            work[given] = failed[given]
+        work["minimise_memory"] = early
+        _searched(search._replace(works=work))
     return work

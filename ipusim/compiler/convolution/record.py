@@ -120,13 +120,10 @@ class Split(NamedTuple):
     def of(cls, split: np.void, rank: int) -> Split:
         """Return a `SPLIT` of an operation with `rank` spatial dimensions."""
         *channels, dims = split.item()
-        return cls(*channels, *zip(*of_rank(dims.tolist(), rank), strict=True))
+        # Where there are two dimensions, the middle one is of size 1.
+        own = dims if rank == 3 else dims[[0, 2]]
+        return cls(*channels, *zip(*own.tolist(), strict=True))
 
 
 Cost = NamedTuple("Cost", [(name, int) for name in COST.names or ()])
 Cost.__doc__ = "What a partition costs: cycles of each part, and bytes where the name says so."
-
-
-def of_rank(dims: list, rank: int) -> list:
-    """Return the entries of the three dimensions of a `PROBLEM` that the operation has."""
-    return dims if rank == 3 else [dims[0], dims[2]]

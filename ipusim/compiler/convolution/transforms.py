@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipusim.compiler.convolution.params import ConvParams, ConvPass, Dim
+from ipusim.compiler.convolution.params import ConvParams, ConvPass, Dim, uses
 from ipusim.compiler.convolution.record import PROBLEM
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.tiles import ceil_div
@@ -203,7 +203,7 @@ _NO_DIM = (1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1)
 @lru_cache(maxsize=4096)
 def _dim_of(dim: Dim, moved: bool) -> _Dim:
     data, kernel = dim.data, dim.kernel
-    inputs, _, _, covered = dim.uses()
+    inputs, _, _, covered = uses(dim)
     cut = dim.cut_low or dim.cut_high or dim.pad_low or dim.pad_high
     window = kernel.flip or kernel.pad_low or kernel.pad_high or kernel.dilation != 1
     row = (

@@ -6,7 +6,15 @@ import numpy as np
 from hypothesis import assume, given, strategies as st
 from windows import NO_PADDING, conv as layer
 
-from ipusim.compiler.convolution.params import ConvParams, Dim, Operand, _dims_of, canonical
+from ipusim.compiler.convolution.params import (
+    ConvParams,
+    Dim,
+    Operand,
+    _dims_of,
+    canonical,
+    swapped,
+    uses,
+)
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.windows import _tap_counts
@@ -96,9 +104,9 @@ def test_canonical_and_swapped_compute_the_same(dim):
     np.testing.assert_allclose(slide(small, data, kernel), expected)
     assert canonical(small) == small
     assume(small.slides >= 1 and expected.any())
-    turned = small.swapped()
+    turned = swapped(small)
     np.testing.assert_allclose(slide(turned, kernel, data), expected)
-    (first, last), _, outputs, _ = small.uses()
+    (first, last), _, outputs, _ = uses(small)
     assert 0 <= first < last <= dim.data.size
     assert outputs == (small.pad_low, dim.out - small.pad_high)
 
@@ -109,11 +117,11 @@ def test_what_takes_part_is_what_every_pair_of_input_and_tap_says(dim):
     reached = places - dim.cut_low
     hit = (reached >= 0) & (places < dim.slides - dim.cut_high) & (reached % dim.stride == 0)
     if not hit.any():
-        assert dim.uses() == ((0, 0), (0, 0), (0, 0), False)
+        assert uses(dim) == ((0, 0), (0, 0), (0, 0), False)
         return
     inputs, taps = (np.flatnonzero(hit.any(axis=axis)) for axis in (1, 0))
     outputs = reached[hit] // dim.stride + dim.pad_low
-    assert dim.uses() == (
+    assert uses(dim) == (
         (inputs[0] + dim.data.cut_low, inputs[-1] + 1 + dim.data.cut_low),
         (taps[0] + dim.kernel.cut_low, taps[-1] + 1 + dim.kernel.cut_low),
         (outputs.min(), outputs.max() + 1),
@@ -124,7 +132,7 @@ def test_what_takes_part_is_what_every_pair_of_input_and_tap_says(dim):
 def test_a_long_line_is_no_matter_of_pairs():
     # The weight gradient of a line of sound: as many taps as outputs, 2 * 10^9 pairs.
     dim = Dim(Operand(44_100, pad_low=10, pad_high=10), Operand(44_101))
-    assert dim.uses() == ((0, 44_100), (0, 44_101), (0, 20), False)
+    assert uses(dim) == ((0, 44_100), (0, 44_101), (0, 20), False)
 
 
 @given(st.integers(2, 6), st.integers(2, 4), st.integers(0, 3), st.integers(0, 3))
