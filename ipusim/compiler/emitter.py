@@ -172,13 +172,15 @@ class Emitter:
         *,
         exchange: int = 0,
         temp: int = 0,
+        received: int = 0,
         copy: int = 0,
     ) -> None:
         """Add one superstep: what it does, and the codelet that runs.
 
         Compute and copy are cycles of the slowest tile, exchange and temp bytes that the fullest
-        tile receives, and that live during this step only.
+        tile receives, and that live during this step only; what is `received` does both.
         """
+        exchange, temp = exchange + received, temp + received
         overhead = self.superstep_cycles if exchange else self.stack.compute_set_cycles
         self.steps.append(
             Superstep(
@@ -201,7 +203,7 @@ class Emitter:
 
     def fetch(self, name: str, received: int, *, cycles: int = 0) -> None:
         """Move data into a tensor of its own, which lives while the step runs."""
-        self.copy(name, received, temp=received, cycles=cycles)
+        self.emit(name, "copy", received=received, copy=cycles)
 
     def slice(
         self, name: str, elements: int, dtype: str, *, write: bool = False, copy: int = 0
@@ -267,7 +269,7 @@ class Emitter:
         function = codelets.canonical_function(function)
         received = self.tile_bytes(x) if exchanged else 0
         vertex = "BinaryOp1D" + _suffix(in_place)
-        self._loop(name or function, vertex, function, x, exchange=received, temp=received)
+        self._loop(name or function, vertex, function, x, received=received)
 
     def scalar(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Combine a tensor with a single number."""
@@ -364,8 +366,7 @@ class Emitter:
         work = self.tile, share, x.dtype, addend
         cycles = codelets.scaled_add_cycles(*work, constrained=constrained)
         received = share * element_bytes(addend) if exchanged else 0
-        vertex = "popops::ScaledAddSupervisor"
-        self.emit("scaled add", vertex, cycles, exchange=received, temp=received)
+        self.emit("scaled add", "popops::ScaledAddSupervisor", cycles, received=received)
 
     def generated(self, name: str, x: Placed, expression: Expression) -> None:
         """Compute an expression that popops::map turns into one vertex."""
@@ -436,7 +437,7 @@ class Emitter:
             # Blocks are sent to all tiles and transposed there (regroupTensor).
             sizes = x.elements, from_grouping, grouping
             received, cycles = codelets.regrouping(*sizes, x.dtype, self.chip)
-            self.emit("regroup", codelets.TRANSPOSE, cycles, exchange=received, temp=received)
+            self.emit("regroup", codelets.TRANSPOSE, cycles, received=received)
         else:
             self.fetch("rearrange", moved, cycles=copy_cycles(moved, self.chip, atom_bytes=size))
 

@@ -49,7 +49,7 @@ def argmax(m: Emitter, x: Placed) -> None:
     moved = ceil_div(rows * length, shares) * element
     copied = copy_cycles(moved, chip, atom_bytes=element) if x.layout.rows else 0
     vertex = "popnn::ReduceMaxClassGather"
-    m.emit("largest of each worker", vertex, compute, exchange=moved, temp=moved, copy=copied)
+    m.emit("largest of each worker", vertex, compute, received=moved, copy=copied)
     _compare_partials(m, whole + Counter(cut.values()), x.dtype)
 
 
@@ -100,13 +100,11 @@ def _compare_partials(m: Emitter, rows: Counter[int], dtype: str) -> None:
         floats = dtype.startswith("float")
         cycles = _SPARSE + 3 * largest if floats else 23 + 6 * largest
         per_tile = ceil_div(vertices, chip.tiles)
-        moved = per_tile * largest * _PARTIAL_BYTES
         m.emit(
             "compare the largest",
             "popnn::ReduceMaxClassSparse",
             chip.workers * ceil_div(per_tile, chip.workers) * cycles,
-            exchange=moved,
-            temp=moved,
+            received=per_tile * largest * _PARTIAL_BYTES,
         )
         left: Counter[int] = Counter()
         for size, count in rows.items():

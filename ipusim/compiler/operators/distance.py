@@ -31,12 +31,10 @@ def distance(m: Emitter, op: Distance, x: Placed, *_: Placed) -> TensorLayout:
     received = (min(side, op.rows) + min(ceil_div(results, min(side, op.rows)), columns)) * length
     loop = _GRADIENT_LOOP if op.backward else _FORWARD_LOOP
     vertex = _AROUND + loop * ceil_div(length, vector_width(dtype, m.chip))
-    moved = received * element_bytes(dtype)
     m.emit(
         "distance gradient" if op.backward else "distance",
         "L1DistanceGradSingleVertex" if op.backward else "L1DistanceSingleVertex",
         m.chip.workers * ceil_div(results, m.chip.workers) * vertex,
-        exchange=moved,
-        temp=moved,
+        received=received * element_bytes(dtype),
     )
     return SPREAD

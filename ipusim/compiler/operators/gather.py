@@ -27,13 +27,8 @@ _REARRANGED_FROM_SPLIT = 4
 def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
     """Lower lookups or updates; their planner and vertices changed between SDK 2.0 and 2.4."""
     early = m.stack.planner_era < CYCLE_PLANS_ERA
-    plan = plan_embedding(
-        op,
-        m.dtype,
-        m.chip,
-        goal="memory" if early else "cycles",
-        updates=m.task.changes_table,
-    )
+    goal = "memory" if early else "cycles"
+    plan = plan_embedding(op, m.dtype, m.chip, goal=goal, updates=m.task.changes_table)
     if early:
         m.take_codelets(CODELET_VERSIONS[0])
     if op.function == "lookup":
@@ -42,8 +37,7 @@ def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
             bring_into_place(m, plan, m.dtype)
         look_up(m, op, plan, m.dtype)
     else:
-        # A sum starts from zeros, laid out as planned; rows are written where they are stored.
-        add_rows(m, op, plan, m.dtype, wide=early, zero_first=op.function == "add")
+        add_rows(m, op, plan, m.dtype)
     return SPREAD
 
 
@@ -100,27 +94,20 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     )
 
 
-def add_rows(
-    m: Emitter,
-    op: Gather,
-    plan: EmbeddingPlan,
-    dtype: str,
-    *,
-    wide: bool = False,
-    zero_first: bool = True,
-) -> None:
+def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     """Add rows into a table, gradients or messages of neighbours.
 
     Every tile looks at all its indices and adds the rows that fall into its part of the table.
     Split indices fill partial tables of zeros, which are summed and added; up to sdk/poplar/2.0.0
-    these are always `wide`, float32. The table itself may be a fresh tensor of zeros.
+    these are always float32.
     """
-    chip = m.chip
+    chip, early = m.chip, m.tile.version == CODELET_VERSIONS[0]
     stored = Placed((plan.group_split * plan.groups * op.rows * op.width,), dtype)
-    if zero_first:
+    if op.function == "add":
+        # A sum starts from zeros, laid out as planned; rows are written where they are stored.
         m.fill(stored)
     several = plan.index_split > 1
-    partial_dtype = "float32" if several and wide else dtype
+    partial_dtype = "float32" if several and early else dtype
     partial_size = element_bytes(partial_dtype)
     own = plan.groups * ceil_div(plan.indices, plan.row_split) * plan.width
     if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
@@ -135,16 +122,11 @@ def add_rows(
         m.emit("zero partial tables", "popops::Fill", cycles, temp=partial_bytes)
     received = plan.groups * plan.indices * (INDEX_BYTES + plan.width * partial_size)
     # The early vertex runs on one worker; later ones divide the rows of the table.
-    own_rows = plan.rows if m.tile.version == "2020-01" else ceil_div(plan.rows, chip.workers)
+    own_rows = plan.rows if early else ceil_div(plan.rows, chip.workers)
     work = plan.indices, hits(op, plan.indices, own_rows), plan.width, partial_dtype
     cycles = multi_update_add_cycles(m.tile, *work)
-    m.emit(
-        "add rows",
-        "popops::ScaledMultiUpdateOp",
-        plan.groups * cycles,
-        exchange=received,
-        temp=received + partial_bytes,
-    )
+    vertex = "popops::ScaledMultiUpdateOp"
+    m.emit("add rows", vertex, plan.groups * cycles, received=received, temp=partial_bytes)
     if not several:
         return
     outputs = ceil_div(partials, plan.index_split)

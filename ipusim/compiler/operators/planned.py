@@ -360,14 +360,12 @@ def _bring_into_order(m: Lowering, orders: list[_Order]) -> None:
     willow/src/popx/popprograms.cpp, addPipelineCycle, relies on it).
     """
     turned = [(order, order.turned) for order in orders if order.turned]
-    received = sum(blocks.received for _, blocks in turned)
     if turned:
         m.emit(
             "transpose " + " and ".join(order.name for order, _ in turned),
             TRANSPOSE,
             sum(blocks.cycles for _, blocks in turned),
-            exchange=received,
-            temp=received,
+            received=sum(blocks.received for _, blocks in turned),
             copy=sum(order.copies_to_turn for order, _ in turned),
         )
     if orders:

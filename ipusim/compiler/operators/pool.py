@@ -86,5 +86,5 @@ def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
         m.copy("rearrange gradient", pooled * size)
     kind = ("MaxPoolingGrad" if asked.is_grad else "MaxPooling") if asked.is_max else "SumPooling"
     name = f"{op.kind} pool" + (" gradient" if op.backward else "")
-    m.emit(name, f"popnn::{kind}", cycles, exchange=received, temp=received, copy=copied)
+    m.emit(name, f"popnn::{kind}", cycles, received=received, copy=copied)
     return plan.channel_grouping

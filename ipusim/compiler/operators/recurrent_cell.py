@@ -127,7 +127,7 @@ class Cell:
             return
         moved = self.bytes(self.state, states) if elsewhere else 0
         vertex = "BinaryOp2D" + ("InPlace" if in_place else "")
-        self.several(name, vertex, function, states, exchange=moved, temp=moved)
+        self.several(name, vertex, function, states, received=moved)
 
     def several(self, name: str, vertex: str, function: str, states: int, **moved: int) -> None:
         """Apply a function to states, regions of their tiles, by one vertex (`Emitter.emit`)."""

@@ -33,11 +33,5 @@ def sort(m: Emitter, op: Sort, x: Placed) -> TensorLayout:
     moved = 2 * comparisons * max(4, element_bytes(x.dtype))
     cycles = compare_and_swap_cycles(max(1, comparisons), x.dtype, m.chip)
     for _ in range(doublings * (doublings + 1) // 2):
-        m.emit(
-            "compare and swap",
-            "popops::CompareAndSwapAtDistance",
-            cycles,
-            exchange=moved,
-            temp=moved,
-        )
+        m.emit("compare and swap", "popops::CompareAndSwapAtDistance", cycles, received=moved)
     return SPREAD

@@ -22,18 +22,18 @@ def tiles_of(plan):
     return plan.group_split * plan.width_split * plan.row_split * plan.index_split
 
 
-def table(rows, width, hottest):
-    """Lookups in a table, a share of whose indices falls on one row."""
+def table(rows, width, hottest, function="lookup"):
+    """Lookups in a table, or changes of it, a share of whose indices falls on one row."""
     indices = {"indices": hottest.denominator, "hottest": hottest.numerator}
-    return Gather(rows=rows, width=width, **indices)
+    return Gather(rows=rows, width=width, function=function, **indices)
 
 
 def gather_steps(plan, rows=1000, dtype="float16", hottest=Fraction(0)):
     return emitted(look_up, table(rows, 1024, hottest), plan, dtype)
 
 
-def update_add_steps(plan, rows=1000, width=1024, dtype="float16", hottest=Fraction(0), **options):
-    return emitted(add_rows, table(rows, width, hottest), plan, dtype, **options)
+def update_add_steps(plan, rows=1000, width=1024, dtype="float16", hottest=Fraction(0), what="add"):
+    return emitted(add_rows, table(rows, width, hottest, what), plan, dtype)
 
 
 GOALS = ("memory", "cycles")
@@ -89,7 +89,7 @@ def test_addition_of_rows_by_hand():
 
 
 def test_the_worst_case_finds_every_index_on_one_worker():
-    *_, worst = update_add_steps(ROWS_SPLIT, hottest=Fraction(1), zero_first=False)
+    *_, worst = update_add_steps(ROWS_SPLIT, hottest=Fraction(1), what="write")
     assert worst.compute_cycles == 6 * (37 + 60 * (13 + 7 * 3))
 
 
