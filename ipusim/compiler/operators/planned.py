@@ -5,6 +5,7 @@ from math import gcd, lcm
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout
+from ipusim.compiler.operators.planned_result import emit_part, finish_result
 from ipusim.compiler.state import Lowering
 from ipusim.compiler.tiles import (
     ceil_div,
@@ -17,7 +18,6 @@ from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
     TRANSPOSE,
     Regrouping,
-    cast_runs_cycles,
     regrouping,
     transpose_cycles,
 )
@@ -70,7 +70,7 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     m.tiles = chosen.cost.tiles_used
     came = _bring_operands(m, chosen, data, weights)
     _multiply(m, chosen, data, came)
-    _finish_result(m, chosen)
+    finish_result(m, chosen)
     m.chosen = chosen
     m.plan, m.codelet = str(chosen), chosen.codelet
     m.transform = "joint" if chosen.joint else chosen.transform.name
@@ -92,14 +92,6 @@ class _Brought:
     weights: bool
     moved: bool
     bytes: int
-
-
-def _part(
-    m: Lowering, chosen: planner.Plan, name: str, vertex: str, *, exchange: int = 0, **work: int
-) -> None:
-    """Add a superstep of every serial part; `exchange` is in cycles, `work` as `emit` takes it."""
-    with m.loop(chosen.cost.serial, tiles=chosen.cost.tiles_used):
-        m.emit(name, vertex, exchange=exchange * m.chip.exchange_bytes_per_cycle, **work)
 
 
 def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> _Brought:
@@ -161,7 +153,7 @@ def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
         _pad_weights(m, chosen, in_bytes)
     if moved > 0:
         name = "rearrange operands"
-        _part(m, chosen, name, "copy", exchange=moved, copy=max(0, copied))
+        emit_part(m, chosen, name, "copy", exchange=moved, copy=max(0, copied))
     return _Brought(data=arranged, weights=placed, moved=moved > 0, bytes=before_bytes)
 
 
@@ -190,26 +182,6 @@ def _pad_weights(m: Lowering, chosen: planner.Plan, element: int) -> None:
             m.fetch("pad weights", padded, cycles=rearranged_copy_cycles(padded, piece, m.chip))
 
 
-def _write_part(m: Lowering, chosen: planner.Plan) -> None:
-    """Write what a serial part has made, and count the parts.
-
-    A counter on one tile says to all which part it is (poplibs lib/poplin/Convolution.cpp,
-    convolutionImpl and ConvProgramTree::lower). All outputs of a part are written; the planner's
-    own estimate divides them by the parts once more (ConvModel.cpp, addDynamicUpdateEstimate).
-    """
-    parts, outputs, size = chosen.cost.serial, chosen.cost.outputs, element_bytes(m.made.dtype)
-    gathered = 0
-    if chosen.cut_channels and not chosen.cost.move_out:
-        # What is left of the vertex's groups is brought together (convolutionPostprocess).
-        gathered = rearranged_copy_cycles(outputs * size, chosen.cut_channels * size, m.chip)
-    if chosen.split.out_serial > 1:
-        with m.loop(parts, tiles=chosen.cost.tiles_used):
-            m.slice("write slice", outputs, m.made.dtype, write=True, copy=gathered)
-    if parts > 1:
-        with m.loop(parts, tiles=1):
-            m.count("count parts")
-
-
 def _multiply(m: Lowering, chosen: planner.Plan, data: Placed, came: _Brought) -> None:
     """Send every tile what it multiplies, and multiply."""
     chip, cost, is_conv = m.chip, chosen.cost, isinstance(m.task.params, Conv)
@@ -232,7 +204,7 @@ def _multiply(m: Lowering, chosen: planner.Plan, data: Placed, came: _Brought) -
     if not is_conv and not came.weights:
         # Activations come from another plan, whether or not B was laid out for this one.
         copied += copy_cycles(cost.weight_bytes, chip)
-    _part(
+    emit_part(
         m,
         chosen,
         "convolve" if is_conv else "multiply",
@@ -241,55 +213,6 @@ def _multiply(m: Lowering, chosen: planner.Plan, data: Placed, came: _Brought) -
         copy=copied,
         compute=cost.calc,
     )
-
-
-def _finish_result(m: Lowering, chosen: planner.Plan) -> None:
-    """Sum or convert partials, put serial parts together, and the result where it belongs."""
-    cost = chosen.cost
-    if chosen.cost.depth > 1:
-        stages = cost.stages
-        share, rest = divmod(cost.reduce, stages)
-        work = m, chosen, "reduce partials", "poplin::ReduceAdd"
-        _part(*work, exchange=_partials_exchange(m, chosen), compute=share + rest)
-        for _ in range(1, stages):
-            _part(*work, exchange=cost.reduce_rest // (stages - 1), compute=share)
-    elif cost.reduce:
-        result = m.dtype
-        partials = "float16" if result == "float32" else "float32"
-        cycles = cast_runs_cycles(m.tile, chosen.partials, partials, result)
-        vertex = "popops::Cast1D" if chosen.partials.one else "popops::Cast2D"
-        _part(m, chosen, "cast partials", vertex, compute=cycles)
-    if cost.add:
-        _part(m, chosen, "accumulate", "popops::BinaryOp1DInPlace", compute=cost.add)
-    _write_part(m, chosen)
-    if cost.after:
-        m.emit("cast result", "popops::Cast1D", cost.after)
-    if cost.move_out:
-        name = "rearrange output"
-        _part(m, chosen, name, "copy", exchange=cost.move_out, copy=cost.copy_out)
-    if chosen.spreads_output:
-        # Copied with zeros between its positions, where groups of channels sit together, into a
-        # tensor of its own (Convolution.cpp, convolutionPostprocess).
-        size = element_bytes(m.made.dtype)
-        atom = chosen.conv_groups_per_group * chosen.out_chans_per_group * size
-        tile_bytes = ceil_div(m.made.elements * size, chosen.cost.tiles_used)
-        m.copy("spread output", cycles=copy_cycles(tile_bytes, m.chip, atom_bytes=atom))
-
-
-def _partials_exchange(m: Lowering, chosen: planner.Plan) -> int:
-    """Return the cycles in which a tile receives the partials that it sums first.
-
-    It keeps its own share. Shares that do not divide the runs in which partials lie are sent in two
-    pieces each; from several tiles these take longer than what arrives
-    (`Stack.cut_partials_percent`).
-    """
-    depth, partials = chosen.cost.depth, chosen.partials
-    cycles = chosen.cost.reduce_first * (depth - 1) // depth
-    grain = chosen.out_chans_per_group * chosen.conv_groups_per_group
-    share = ceil_div(partials.elements, grain * depth) * grain
-    if depth > 2 and chosen.cost.stages == 1 and not partials.one and partials.length % share:
-        cycles = ceil_div(cycles * m.stack.cut_partials_percent, 100)
-    return cycles
 
 
 @dataclass(frozen=True, slots=True)
