@@ -1,7 +1,7 @@
 """The networks of the zoo by name, each registered beside the function that builds it.
 
-A module of the zoo is imported when one of its networks is asked for. What sets networks of one
-builder apart is in data/models/networks.toml.
+A module of the zoo is imported when one of its networks is asked for; what is said of them is in
+data/models/networks.toml.
 """
 
 import inspect
@@ -95,15 +95,11 @@ def networks(build: Builder) -> Builder:
     known = {one.name for one in fields(Network)}
     for name, table in completed(tables, FILE).items():
         if isinstance(table, dict):
-            given = {"name": name} | shared | table
+            said = {"name": name} | shared | table
+            given = {key: tuple(x) if isinstance(x, list) else x for key, x in said.items()}
             facts = {key: given.pop(key) for key in known & given.keys()}
-            options = {key: _value(value) for key, value in given.items()}
-            register(Network(build=partial(build, **options), **facts))
+            register(Network(build=partial(build, **given), **facts))
     return build
-
-
-def _value(given: Any) -> Any:
-    return tuple(given) if isinstance(given, list) else given
 
 
 @cache

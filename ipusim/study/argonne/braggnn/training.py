@@ -24,7 +24,7 @@ from ipusim.numerics.program import Program
 from ipusim.numerics.trainer import Trained, TrainingOptions
 from ipusim.study.argonne.braggnn.patches import check_crops, prepare_patches, random_shifts
 from ipusim.study.argonne.braggnn.peaks import Peaks, simulate_peaks
-from ipusim.workload.zoo.science.braggnn import braggnn
+from ipusim.workload import zoo
 
 SCHEDULES_FILE = "runs/bragg_training.toml"
 PREDICTION_BATCH = 512
@@ -69,7 +69,7 @@ def named_schedule(name: str) -> Schedule:
 
 @lru_cache(maxsize=4)
 def _program(batch: int) -> Program:
-    return program_of(braggnn().graph(batch, "32.32"))
+    return program_of(zoo.braggnn().graph(batch, "32.32"))
 
 
 def train_bragg(

@@ -7,9 +7,8 @@ of its own: its edges reach only its nodes.
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import edges_between, index, sum_of_embeddings, take, total
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
-SOURCE = "arXiv 1810.00826, as in graphcore/examples tag v3.3.0"
 ATOM_FEATURES = (119, 4, 12, 12, 10, 6, 6, 2, 2)
 BOND_FEATURES = (5, 6, 2)
 """Values that each categorical feature may take (ogb.utils.features)."""
@@ -21,7 +20,7 @@ EMBEDDING, LATENT, HIDDEN = 100, 300, 600
 """Features of a node before the first round, of one after it, and inside a round's perceptron."""
 
 
-@network(family="mpnn", source=SOURCE, loss="binary_cross_entropy")
+@networks
 def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
     """GIN, from atoms and bonds, which it may leave out (`uses_edges`), to one score per graph.
 

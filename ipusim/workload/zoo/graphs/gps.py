@@ -20,7 +20,7 @@ from ipusim.workload.zoo.layers.graphs import (
     total,
 )
 from ipusim.workload.zoo.layers.transformer import Shape, attention, feed_forward
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 NODES, EDGES, MOLECULES = 61, 121, 9
 ATOM_FEATURES = (119, 9, 18, 10, 12, 12, 10, 6, 2, 2, 3)
@@ -173,13 +173,7 @@ def _features(g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str)
     return node, g.linear("edge", x, EDGE), g.copy("whole.copy", whole)
 
 
-@network(
-    family="gps++",
-    source="arXiv 2302.02947, as in graphcore/examples tag v3.3.0",
-    note="An item is a pack, of 3.6 molecules on average.",
-    loss="identity",
-    default_batch=8,
-)
+@networks
 def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, str]:
     """GPS++ of 44 million weights, from packs to the errors of property, atoms and bonds."""
     packs = batch

@@ -7,18 +7,13 @@ products of filters and neighbours' features.
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Edges, edges_between, index, take, total
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 ATOM_KINDS = 100
 SPACE = 3
 
 
-@network(
-    family="schnet",
-    source="J. Chem. Phys. 148, 241722, as in PyTorch Geometric, sizes of the HydroNet runs",
-    note="Every cluster takes the slot of the largest, 75 atoms.",
-    loss="mean_squared",
-)
+@networks
 def schnet(
     g: GraphBuilder,
     batch: int,

@@ -8,19 +8,14 @@ every tail that it received, its own among them.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 RELATIONS = 1392
 """1,387, rounded up to a multiple of 16 shards."""
 FEATURES = 768
 
 
-@network(
-    family="transe",
-    source="github graphcore/distributed-kge-poplar, create_wikikg90mv2",
-    loss="cross_entropy",
-    default_batch=512,
-)
+@networks
 def transe_256(g: GraphBuilder, batch: int, width: int = 256, tails: int = 16 * 96) -> str:
     """TransE, one of 16 shards: from numbers of rows to scores (triples, tails) of one chip.
 

@@ -6,12 +6,11 @@ arXiv 2008.08198), with the layers of its authors' code (github lzhengchun/Bragg
 convolutions and five dense layers. Names follow that code.
 """
 
-from functools import partial
 from math import prod
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 PATCH_SIZE = 11
 CROP_SIZE = 15
@@ -84,29 +83,16 @@ def _network(g: GraphBuilder, x: str) -> str:
     return g.linear("dense_layers.out", x, COORDINATES)
 
 
-bragg = partial(network, family="braggnn", loss="mean_squared")
-PORT = "github daman-khaira/BraggNN_IPU at {}, model.py"
+@networks
+def braggnn(g: GraphBuilder, batch: int, *, crops: bool = False, scales: bool = False) -> str:
+    """BraggNN, from patches (N, 1, 11, 11) to centres (N, 2).
 
-
-@bragg(source="arXiv 2008.08198; github lzhengchun/BraggNN at 0d3fdc3, fcsz=16_8_4_2")
-def braggnn(g: GraphBuilder, batch: int) -> str:
-    """BraggNN, from patches (N, 1, 11, 11) to centres (N, 2)."""
-    return _network(g, g.input("patches", (batch, 1, PATCH_SIZE, PATCH_SIZE)))
-
-
-@bragg(source=PORT.format("96c601b"))
-def braggnn_scaled(g: GraphBuilder, batch: int) -> str:
-    """BraggNN that scales its patches on the chip."""
-    patches = g.input("patches", (batch, 1, PATCH_SIZE, PATCH_SIZE))
-    return _network(g, _scale(g, patches))
-
-
-@bragg(source=PORT.format("3de617c"))
-def braggnn_prepared(g: GraphBuilder, batch: int) -> str:
-    """BraggNN that shifts, crops and scales on the chip: the final dataflow of the port.
-
-    Inputs are crops (N, 1, 15, 15), and positions of peaks (N, 2) in them; the shift of the
-    targets, 2 numbers per patch, is left out.
+    It may scale its patches on the chip, and cut them by a random shift out of `crops` (N, 1, 15,
+    15) before that, given positions of peaks (N, 2) in them: the final dataflow of the port. The
+    shift of the targets, 2 numbers per patch, is left out.
     """
-    crops = g.input("crops", (batch, 1, CROP_SIZE, CROP_SIZE))
-    return _network(g, _scale(g, _shift_and_crop(g, crops)))
+    name, side = ("crops", CROP_SIZE) if crops else ("patches", PATCH_SIZE)
+    x = g.input(name, (batch, 1, side, side))
+    if crops:
+        x = _shift_and_crop(g, x)
+    return _network(g, _scale(g, x) if scales else x)

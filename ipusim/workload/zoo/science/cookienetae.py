@@ -5,16 +5,15 @@ that double the image again, one that keeps its size, one to a single channel; R
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 IMAGE_SIZE = 128
 ENCODER = (16, 32, 64, 128)
 DECODER = ((128, 2, 2), (64, 2, 2), (32, 2, 2), (16, 3, 1))
 """Channels, kernel and stride of the transposed convolutions."""
-SOURCE = "github AISDC/CookieNetAE model.py"
 
 
-@network(family="cookienetae", source=SOURCE, loss="mean_squared")
+@networks
 def cookienetae(g: GraphBuilder, batch: int) -> str:
     """CookieNetAE, from images (N, 1, 128, 128) to images of that size."""
     x = g.input("images", (batch, 1, IMAGE_SIZE, IMAGE_SIZE))

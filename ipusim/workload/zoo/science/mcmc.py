@@ -7,14 +7,13 @@ move, and the normal prior pulls weights back, which is what momentum SGD with d
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 FEATURES = 22
 UNITS = 40
-SOURCE = "graphcore/examples tag v2.4.0, code_examples/tensorflow/mcmc"
 
 
-@network(family="mcmc", source=SOURCE, loss="identity")
+@networks
 def mcmc_bnn(g: GraphBuilder, batch: int) -> str:
     """Bayesian network of the MCMC example, from all data items to their log likelihood (1,)."""
     x = g.constant("features", (batch, FEATURES))

@@ -6,9 +6,8 @@ the two doses go through three more. 15,580 numbers per sample arrive from the h
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
-SOURCE = "ECP-CANDLE/Benchmarks Pilot1/Uno"
 GENES, DESCRIPTORS, FINGERPRINTS = 942, 5270, 2048
 UNITS = (1000, 1000, 1000)
 
@@ -20,7 +19,7 @@ def _tower(g: GraphBuilder, x: str) -> str:
     return x
 
 
-@network(family="uno", source=SOURCE, loss="mean_squared")
+@networks
 def uno(g: GraphBuilder, batch: int) -> str:
     """CANDLE Uno, from features to growth (N, 1)."""
     doses = [g.input(f"dose{drug}", (batch, 1)) for drug in (1, 2)]

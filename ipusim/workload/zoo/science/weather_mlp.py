@@ -5,15 +5,13 @@ three columns of 63 levels and two surface values in, two columns of 63 tendenci
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 INPUTS, OUTPUTS = 3 * 63 + 2, 2 * 63
 HIDDEN_LAYERS, UNITS = 6, 95
-SOURCE = "doi 10.1029/2021MS002477"
-NOTE = "Depth, width and activation are recalled, not checked."
 
 
-@network(family="weather", source=SOURCE, note=NOTE, loss="mean_squared")
+@networks
 def weather_mlp(g: GraphBuilder, batch: int) -> str:
     """Gravity-wave drag, from columns (N, 191) to tendencies (N, 126)."""
     x = g.input("columns", (batch, INPUTS))

@@ -7,7 +7,7 @@ Absolute errors are trained as squares; masks of the losses are left out.
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.speech import conv_along_time, gated
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 CHARACTERS, FRAMES, MELS = 80, 106, 80
 SYMBOLS = 120
@@ -56,12 +56,7 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
     return g.elementwise("act", "relu", y)
 
 
-@network(
-    family="deepvoice",
-    source="graphcore/examples@v3.1.0:speech/deepvoice3/popart",
-    note="absolute errors trained as squares, without masks and guided attention",
-    loss="mean_squared",
-)
+@networks
 def deepvoice3(g: GraphBuilder, batch: int) -> tuple[str, str, str]:
     """Deep Voice 3 as it is trained, from text (N, 80), frames, speakers to both spectrograms."""
     text = g.input("text", (batch, CHARACTERS), "int32")

@@ -6,17 +6,12 @@ output.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 STEPS, FEATURES, HIDDEN, LAYERS = 200, 16, 256, 2
 
 
-@network(
-    family="lstm",
-    source="graphcore/examples@df5dcba:code_examples/tensorflow/kernel_benchmarks/lstm_multi.py",
-    note="the best candidate for the LSTM of the MK2 blog, which does not name its sizes",
-    loss="mean_squared",
-)
+@networks
 def lstm_2_layers(g: GraphBuilder, batch: int) -> str:
     """Two LSTM layers and a dense layer, from sequences (200, N, 16) to one value each."""
     x = g.input("sequence", (STEPS, batch, FEATURES))

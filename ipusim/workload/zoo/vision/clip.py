@@ -9,10 +9,9 @@ from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.pairs import normalise_rows, scores_of_pairs
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, first_tokens, pre_norm_layer
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 IMAGE = 224
-SOURCE = "arXiv 2103.00020, graphcore/examples@v3.3.0:multimodal/CLIP/pytorch/model.py"
 IMAGES = Shape(hidden=768, heads=12, drops=(), activation="quick_gelu")
 TEXTS = Shape(hidden=512, heads=8, drops=(), activation="quick_gelu")
 LAYERS, PATCH = 12, 32
@@ -24,7 +23,7 @@ KEPT_BATCHES = 6
 """Micro-batches whose vectors are kept to compare with."""
 
 
-@network(family="clip", source=SOURCE, loss="cross_entropy")
+@networks
 def clip_vit_base_32(g: GraphBuilder, batch: int) -> tuple[str, str]:
     """CLIP with ViT-B/32, from images and captions to scores of all pairs, both ways."""
     vectors = []

@@ -5,7 +5,7 @@ and the two products of a block.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 CLASSES = 1000
 IMAGE = 224
@@ -14,10 +14,9 @@ PATCH, KERNEL, GROWTH = 4, 7, 4
 
 STAGES = ((96, 3), (192, 3), (384, 9), (768, 3))
 """Channels and blocks of each stage."""
-SOURCE = "arXiv 2201.03545, as in torchvision"
 
 
-@network(family="convnext", source=SOURCE, loss="cross_entropy")
+@networks
 def convnext_tiny(g: GraphBuilder, batch: int) -> str:
     """ConvNeXt-T, from an image (N, 3, 224, 224) to class scores (N, 1000)."""
     x = g.input("images", (batch, 3, IMAGE, IMAGE))

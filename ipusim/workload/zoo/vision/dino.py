@@ -12,14 +12,13 @@ from dataclasses import replace
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.pairs import normalise_rows
 from ipusim.workload.zoo.layers.transformer import Shape, activate, first_tokens, pre_norm_layer
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 from ipusim.workload.zoo.vision.vit import embed_tokens
 
 GLOBAL_CROPS, LOCAL_CROPS = 2, 8
 GLOBAL_SIZE, LOCAL_SIZE = 224, 96
 HEAD_HIDDEN, BOTTLENECK = 2048, 256
 ACTIVATION = "erf_gelu"
-SOURCE = "arXiv 2104.14294, graphcore/examples@v3.3.0:vision/dino/pytorch/core"
 CLASSES = 65536
 """Scores of the head, cut into two halves."""
 LAYERS = 12
@@ -28,7 +27,7 @@ STUDENT = replace(TEACHER, stochastic_depth=True)
 PASSES = {"student": STUDENT, "student_local": STUDENT, "teacher": TEACHER}
 
 
-@network(family="dino", source=SOURCE, loss="identity")
+@networks
 def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
     """DINO with ViT-B/16, from ten crops of each image to the loss and the teacher's new centre."""
     g.share("student_local.", "student.")

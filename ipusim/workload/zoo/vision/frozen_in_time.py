@@ -18,14 +18,10 @@ from ipusim.workload.zoo.layers.transformer import (
     post_norm_layer,
     query_key_value,
 )
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 IMAGE = 224
 VOCABULARY, POSITIONS = 30522, 512
-SOURCE = (
-    "arXiv 2104.00650, graphcore/examples@v3.3.0:multimodal/frozen_in_time/pytorch/modeling/"
-    "video_transformer.py, model.py"
-)
 LEARNT_FRAMES = 4
 """Frames that positions are learnt for."""
 PATCH = 32
@@ -40,7 +36,7 @@ FEATURES = 256
 """Elements of the common vectors."""
 
 
-@network(family="frozen-in-time", source=SOURCE, loss="cross_entropy")
+@networks
 def frozen_in_time_1_frame(g: GraphBuilder, batch: int, frames: int = 1) -> tuple[str, str]:
     """Frozen in Time, from captions and clips to scores of all pairs, both ways."""
     text, video = _text(g, batch), _video(g, batch, frames)

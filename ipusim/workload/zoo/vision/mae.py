@@ -8,10 +8,9 @@ host sends, and activations are spread over the chip before and after each layer
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, pre_norm_layer
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 IMAGE, PATCH, CHANNELS = 224, 16, 3
-SOURCE = "arXiv 2111.06377, graphcore/examples@v3.1.0:vision/mae/pytorch/core/models_mae.py"
 ENCODER = Shape(hidden=768, heads=12, drops=())
 DECODER = Shape(hidden=512, heads=16, drops=())
 ENCODER_LAYERS, DECODER_LAYERS = 12, 8
@@ -20,7 +19,7 @@ SEEN = PATCHES // 4
 """Patches that the encoder sees."""
 
 
-@network(family="mae", source=SOURCE, loss="identity", repeated_inputs=("target",))
+@networks
 def mae_vit_base_16(g: GraphBuilder, batch: int) -> str:
     """MAE with ViT-B/16, from an image (N, 3, 224, 224) and a choice of patches to the loss."""
     return _loss(g, batch, _decoder(g, batch, _encoder(g, batch)))

@@ -9,16 +9,12 @@ column of the image.
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import vqgan
 from ipusim.workload.zoo.layers.transformer import merge_heads, split_heads
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 SIDE = vqgan.IMAGE // 2 ** (len(vqgan.MULTIPLES) - 1)
 """Codes of a row of the image."""
 PATTERN = ("row", "row", "column", "row")
 """Attention of the layers, repeated."""
-SOURCE = (
-    "arXiv 2102.12092, graphcore/examples@v3.3.0:multimodal/mini_dalle/pytorch/models/dalle.py, "
-    "transformer.py, attention.py, configs.yml L16"
-)
 
 
 LAYERS, HIDDEN = 16, 512
@@ -32,7 +28,7 @@ TOKENS = TEXT + SIDE * SIDE
 """Caption and image; a token that begins the text is added, the last code not read."""
 
 
-@network(family="dall-e", source=SOURCE, loss="cross_entropy")
+@networks
 def mini_dalle_l16(g: GraphBuilder, batch: int, *, full: tuple[int, ...] = FULL) -> str:
     """Mini DALL-E, from captions and images to scores of all tokens."""
     g.freeze("vae.")

@@ -7,15 +7,14 @@ the application adds a Dice loss, a few sums over the same values, that is left 
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import networks
 
 IMAGE_SIZE = 572
 CLASSES = 2
 CHANNELS = (64, 128, 256, 512, 1024)
-SOURCE = "arXiv 1505.04597, as in graphcore/examples applications/tensorflow2/unet"
 
 
-@network(family="unet", source=SOURCE, loss="cross_entropy")
+@networks
 def unet_medical(g: GraphBuilder, batch: int) -> str:
     """U-Net at 572 pixels, from an image (N, 1, 572, 572) to scores (N x 388 x 388, 2)."""
     x = g.input("images", (batch, 1, IMAGE_SIZE, IMAGE_SIZE))
