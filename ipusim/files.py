@@ -270,12 +270,10 @@ def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
 
 
 def hold(descriptor: int) -> bool:
-    """Lock an open file or folder until it is closed; whether no other process has it.
-
-    A system without such locks says so of all: two processes there must be kept apart by hand.
-    """
+    """Lock an open file or folder until it is closed; whether no other process has it."""
     try:
         import fcntl
+    # Two processes on Windows must be kept apart by hand.
     except ImportError:  # not on Windows
         return True
     try:

@@ -101,19 +101,14 @@ def cache_folder(what: str) -> Path:
 
 
 def kept_path(what: str, state: str, question: str) -> Path:
-    """Return the file of "kernels", "programs", ... that answers a question.
-
-    `state` is the digest of what the answer is made from.
-    """
+    """Return the file of "kernels", ... for a question and a digest of its sources (`state`)."""
     return cache_folder(what) / state / hashlib.sha256(question.encode()).hexdigest()
 
 
 @cache
 def _is_private(folder: Path) -> bool:
-    """Return whether a folder, made where missing, is the user's and nobody else can write to it.
-
-    Compiled kernels are executed, so a file that somebody else could have placed is not read.
-    """
+    """Whether a folder, made where missing, is the user's and nobody else can write to it."""
+    # Compiled kernels are executed, so a file that somebody else could have placed is not read.
     try:
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -279,13 +274,11 @@ def _numba() -> tuple[Any, Any]:
 
 @cache
 def _import_array_functions() -> None:
-    """Import what compiling needs, but not all of scipy.linalg.
-
-    Numba loads that to learn whether it is there, which takes as long as numba itself; no kernel
-    uses it and it is a dependency of this package.
-    """
+    """Import what compiling needs, but not all of scipy.linalg."""
     from numba.np import linalg
 
+    # Numba loads it to learn whether it is there, which takes as long as numba itself; no kernel
+    # uses it and it is a dependency of this package.
     asked, linalg.ensure_blas = linalg.ensure_blas, lambda: None
     try:
         import_module("numba.np.arraymath")
@@ -295,12 +288,10 @@ def _import_array_functions() -> None:
 
 @cache
 def _announce() -> None:
-    """Say that kernels are being compiled, to a person at a terminal or a log, not in a notebook.
-
-    Notebooks put a stream of their own in place of stderr; workers have a parent that has said so.
-    """
+    """Say that kernels are being compiled, at a terminal or a log, not in a notebook."""
     from multiprocessing import parent_process
 
+    # Notebooks have a stream of their own as stderr; workers have a parent that has said so.
     if sys.stderr is sys.__stderr__ and parent_process() is None:
         print(
             "ipusim: compiling kernels, once for this version and machine: about 20 seconds "

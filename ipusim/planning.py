@@ -383,14 +383,12 @@ class _Search:
             yield options | {"pipeline_splits": [forward[start - 1] for start in starts[1:]]}
 
     def _simulated(self, options: Options) -> Report | None:
-        """Simulate a candidate; nothing where its options go together on no machine.
-
-        Nor where the bytes that live at once, spread as well as can be, are not there at all.
-        """
+        """Simulate a candidate; nothing where its options go together on no machine."""
         self.tried()
         try:
             config = make_config(**options)
             if not config.phased:
+                # Nor what lives at once, spread as well as can be, on the chips.
                 least = _least_bytes(graph_job(self.model, config))
                 self.least = min(self.least, least)
                 if least > config.ipus_per_replica * config.system.chip.sram_bytes:

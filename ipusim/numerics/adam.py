@@ -58,11 +58,7 @@ def update(
     loss_scale: float,
     arithmetic: Arithmetic,
 ) -> None:
-    """Take one step in place, with gradients of the loss times `loss_scale`.
-
-    A power of two divides out exactly; the arithmetic rounds half weights with its next streams of
-    random bits.
-    """
+    """Take one step in place, with gradients of the loss times `loss_scale`, a power of two."""
     state.step += 1
     # Running products instead of powers: every machine multiplies alike.
     state.power_1 *= BETA_1

@@ -108,10 +108,7 @@ class Arithmetic:
         return Rounding(mode, *stream_key(self.options.seed, self.step, self._calls))
 
     def store(self, values: np.ndarray) -> np.ndarray:
-        """Round floating-point values in place to the storage of activations; return them.
-
-        A view or another type is copied first.
-        """
+        """Round values, in place unless they are a view, to the storage of activations."""
         if values.dtype != np.float32 or not values.flags.c_contiguous:
             values = np.ascontiguousarray(values, np.float32)
         if not values.flags.writeable:

@@ -22,11 +22,7 @@ OPERATORS: dict[str, Operator] = PRODUCTS | ELEMENTWISE | WINDOWED | RECURRENT |
 def stored_weights(
     weights: Mapping[str, np.ndarray], arithmetic: Arithmetic
 ) -> dict[str, np.ndarray]:
-    """Return the weights as the operators read them.
-
-    Half-precision weights were rounded to nearest on the host; single-precision masters are cast
-    on the device, with its rounding.
-    """
+    """Return the weights as operators read them: masters cast on the device, halves on the host."""
     options = arithmetic.options
     read: dict[str, np.ndarray] = {}
     for name, values in weights.items():

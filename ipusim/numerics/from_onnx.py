@@ -102,11 +102,9 @@ class _Nodes:
         return tuple(nodes)
 
     def node(self, item: FileNode, position: int) -> Node:
-        """Return a node, its bodies as programs; refuse what onnx does not define.
-
-        The names that a ZipMap gives to the scores of classes stay on the host.
-        """
+        """Return a node, its bodies as programs; refuse what onnx does not define."""
         if item.op_type == "ZipMap":
+            # The names that it gives to the scores of classes stay on the host.
             item = replace(item, op_type="Identity", domain="", given={})
         if item.domain not in _DOMAINS or not onnx.defs.has(item.op_type, item.domain):
             domain = f" of domain {item.domain!r}" if item.domain else ""

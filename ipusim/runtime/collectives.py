@@ -112,10 +112,8 @@ def _scatter_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
 
 
 def _one_pass(rings: Sequence[Ring], size: int, way: Way) -> _Pass:
-    """Pass `size` bytes round every ring; of a reduce-scatter the next sees the fragment only.
-
-    An all-gather costs the same: the order of the rings and of the steps is reversed.
-    """
+    """Pass `size` bytes round every ring; of a reduce-scatter the next sees the fragment only."""
+    # An all-gather costs the same: the order of the rings and of the steps is reversed.
     total = _Pass()
     for ring in rings:
         one, size = way(ring, size)
@@ -133,10 +131,7 @@ def _run(
     passes: int = 1,
     apart: int = 1,
 ) -> Collective:
-    """Add up collectives of so many passes over the same replicas; equal sizes are costed once.
-
-    The fitted latency is paid by each step's sync for each hop between machines.
-    """
+    """Add up collectives of so many passes over the same replicas; equal sizes are costed once."""
     rings = replica_rings(system, replicas, ipus_per_replica, apart)
     if not rings or not sizes:
         return NOTHING
@@ -147,6 +142,7 @@ def _run(
         bytes=passes * sum(one.bytes for one in each),
         transfer_s=passes * fsum(one.transfer_s for one in each),
         each_latency_s=passes * fsum(one.latency_s for one in each),
+        # Each step's sync pays the fitted latency for each hop between machines.
         paid=passes * sum(one.sync_hops for one in each),
     )
 
@@ -190,16 +186,14 @@ def all_to_all(
 def cross_ipu_reductions(
     system: System, span: int, count: int, bytes_each: int, ipus_per_replica: int = 1
 ) -> Collective:
-    """Return the cost of small all-reduces over neighbouring replicas (distributed batch norm).
-
-    They run one after the other, and each pays the fitted latency once.
-    """
+    """Return the cost of small all-reduces over neighbouring replicas (distributed batch norm)."""
     one = all_reduce(system, span, ipus_per_replica, [bytes_each])
     return replace(
         one,
         collectives=count * one.collectives,
         bytes=count * one.bytes,
         transfer_s=count * one.transfer_s,
+        # One after the other, each pays the fitted latency once.
         repeats=count,
         paid=one.collectives,
     )

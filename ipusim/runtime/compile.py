@@ -81,23 +81,19 @@ class Compiled:
         return state_bytes(self.update.graph) if self.update else 0
 
     def as_rewritten(self) -> Compiled:
-        """Return this with its programs as they are read here (`program_cache.rewritten`).
-
-        Memory stays that of what was compiled.
-        """
+        """Return this with its programs as they are read here (`program_cache.rewritten`)."""
         program = as_rewritten(self.program, self.chip)
         if program is self.program:
             return self
         update = self.update.as_rewritten() if self.update else None
+        # Memory stays that of what was compiled.
         return replace(self, program=program, update=update)
 
 
 def tile_steps(*programs: Program) -> int:
-    """Count what the compiler generates for an executable: vertices on tiles, with their exchange.
-
-    Repeated operations are outlined and generated once, and so are the repeats of a loop; replicas
-    share one executable.
-    """
+    """Count what a compiler generates for an executable: vertices on tiles, and their exchange."""
+    # Repeated operations are outlined and generated once, and so are the repeats of a loop;
+    # replicas share one executable.
     distinct: dict[tuple[object, ...], LoweredOp] = {}
     for program in programs:
         distinct |= program.distinct
@@ -114,11 +110,7 @@ def _accumulation(config: RunConfig) -> str:
 
 
 def graph_job(model: Model, config: RunConfig) -> GraphJob:
-    """Return what the graphs of a run depend on.
-
-    In phases, automatic recomputation keeps what crosses from one to the next (PopART recomputes
-    all else where it recomputes by itself, willow/src/transforms/streamingmemory.cpp).
-    """
+    """Return what the graphs of a run depend on."""
     job = GraphJob(
         model=model,
         micro_batch=config.micro_batch,
@@ -138,6 +130,8 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
     }
     recompute = config.recompute
     if config.phased and recompute == "auto":
+        # It keeps what crosses from one phase to the next; PopART recomputes all else where it
+        # recomputes by itself (willow/src/transforms/streamingmemory.cpp).
         whole = graphs(replace(job, training=tuple(training.items()))).micro_batch
         recompute = forward_splits(whole, config)
     return replace(job, training=(*training.items(), ("recompute", recompute)))

@@ -146,16 +146,14 @@ def _one_chip(compiled: Compiled, resident_bytes: int) -> Held:
 
 
 def _inference_terms(compiled: Compiled, replica: Replica, io: HostIo, config: RunConfig) -> Terms:
-    """Return what one batch of inference consists of.
-
-    The buffer holds one batch (defaultBufferingDepth 1 of PopART, prefetch_depth 1 of TensorFlow):
-    the host refills it once the chip has read it.
-    """
+    """Return what one batch of inference consists of."""
     times, items = config.micro_batches, config.items(compiled.graph)
     between = 0.0
     if config.serial_item_s:
         handled = times * items * config.replicas / config.instances
         between = handled * config.serial_item_s
+    # The buffer holds one batch (defaultBufferingDepth 1 of PopART, prefetch_depth 1 of
+    # TensorFlow): the host refills it once the chip has read it.
     first = io.work_s
     if not config.overlap_io:
         first = io.exposed_s if config.batches_in_flight > 1 else 0.0

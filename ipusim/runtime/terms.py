@@ -185,10 +185,7 @@ class Terms:
     iterations: int = 1
 
     def price(self, costs: FittedCosts) -> Priced:
-        """Return the step at given costs, none of them negative or implausibly large.
-
-        [A] The call is not hidden by transfers beside the chips, nor by a host that is slower.
-        """
+        """Return the step at given costs, none of them negative or implausibly large."""
         for cost in astuple(costs):
             if not 0 <= cost < MAX_COST:
                 raise ConfigError(f"A fitted cost is {cost!r} s: give 0 or more seconds.")
@@ -197,6 +194,7 @@ class Terms:
         if self.training:
             parts |= self._after_passes(update, costs)
         busy, fixed = fsum(parts.values()), costs.once_s(self.iterations)
+        # [A] The call is not hidden by transfers beside the chips, nor by a host that is slower.
         waiting = max(0.0, self.host_s - busy, self.loader_s - busy - fixed)
         parts |= {"fixed": fixed, WAITING: waiting}
         step = fsum(parts.values())

@@ -201,13 +201,11 @@ class TensorBuilder:
         return self._layout(name, "slice", x, result, moves_data=False)
 
     def resize(self, name: str, x: str, factor: int) -> str:
-        """Add a view of an NCHW tensor that repeats each position `factor` times along each axis.
-
-        Poplar's upsampling to the nearest element is a view (graphcore/popart
-        willow/src/popx/op/resizex.cpp): what reads it fetches the repeats.
-        """
+        """Add a view of an NCHW tensor that repeats each position so often along both axes."""
         batch, channels, *field = self.shape(x)
         result = (batch, channels, *(factor * size for size in field))
+        # Poplar's upsampling to the nearest element is a view (graphcore/popart
+        # willow/src/popx/op/resizex.cpp): what reads it fetches the repeats.
         return self._layout(name, "resize", x, result, moves_data=False)
 
     def concat(self, name: str, *inputs: str, axis: int, view: bool = False) -> str:

@@ -115,10 +115,7 @@ def _reading(op: Op, inputs: tuple[str, ...]) -> Op:
 
 
 def _training_mode(graph: Graph, batch_norm_span: int, *, seeds_dropouts: bool) -> Graph:
-    """Let norms and recurrent layers hand on what gradients need.
-
-    Batch norms move statistics; a dropout may make a seed of its own.
-    """
+    """Let norms and recurrent layers hand on what gradients need; batch norms move statistics."""
     tensors, ops = dict(graph.tensors), []
     readers = Counter(name for op in graph.ops for name in op.inputs)
     for op in graph.ops:
@@ -241,11 +238,9 @@ def _segments(graph: Graph, recompute: str | Sequence[str]) -> list[list[Op]]:
 
 
 def _automatic_checkpoints(graph: Graph) -> tuple[str, ...]:
-    """Choose about as many segments as each has planned operators, at narrow places.
-
-    The classic rule of Chen et al. 2016, arXiv:1604.06174: with n layers, sqrt(n) segments.
-    """
+    """Choose about as many segments as each has planned operators, at narrow places."""
     planned = [i for i, op in enumerate(graph.ops) if isinstance(op.params, _PLANNED)]
+    # The classic rule of Chen et al. 2016, arXiv:1604.06174: with n layers, sqrt(n) segments.
     count = isqrt(len(planned))
     crossing = _crossing_bytes(graph)
     chosen = []

@@ -99,10 +99,7 @@ def _store(
 def product(
     a: np.ndarray, b: np.ndarray, out: np.ndarray, rounding: Rounding, corner: tuple[int, int]
 ) -> None:
-    """Write ``a @ b``, cut into slices that are reduced in single precision.
-
-    Parameters are those of `accumulate`; `out` need not hold anything.
-    """
+    """Write ``a @ b`` as `accumulate` adds it, cut into slices reduced in single precision."""
     depth = a.shape[1]
     slice_depth = SLICE_PASSES * PASS_DEPTH
     out[:] = 0

@@ -43,10 +43,7 @@ class Window(NamedTuple):
 def widened(
     x: np.ndarray, dilation: Sequence[int], lower: Sequence[int], upper: Sequence[int]
 ) -> np.ndarray:
-    """Return an array with zeros between its elements along the last axes, and around them.
-
-    Where `lower` or `upper` ends have a negative padding the array is cropped.
-    """
+    """Put zeros between the elements along the last axes and around them; below 0 ends are cut."""
     lead = x.ndim - len(dilation)
     if max(dilation) > 1:
         field = [(size - 1) * step + 1 for size, step in zip(x.shape[lead:], dilation, strict=True)]

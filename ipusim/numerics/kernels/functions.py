@@ -73,10 +73,7 @@ def tanh(x: np.ndarray) -> np.ndarray:
 
 
 def log(x: np.ndarray) -> np.ndarray:
-    """Return log(x) = e ln 2 + 2 artanh((m - 1) / (m + 1)) of every element x = m 2^e.
-
-    As libraries do, it returns minus infinity for 0 and NaN below.
-    """
+    """Return log(x) = e ln 2 + 2 artanh((m - 1) / (m + 1)) of every element x = m 2^e."""
     wide = x.astype(np.float64)
     mantissa, exponent = np.frexp(np.where(wide > 0, wide, 1.0))
     small = mantissa < _SQRT_HALF
@@ -86,4 +83,5 @@ def log(x: np.ndarray) -> np.ndarray:
     for n in range(_LOG_TERMS, -1, -1):
         total = total * (s * s) + 1 / (2 * n + 1)
     result = exponent * _LN2 + 2 * s * total
+    # As libraries do, minus infinity for 0 and NaN below.
     return np.where(wide > 0, result, np.where(wide == 0, -np.inf, np.nan)).astype(np.float32)

@@ -92,13 +92,11 @@ def round_nearest(value: np.float32) -> np.float32:
 
 @njit(cache=True, inline="always")
 def round_stochastic(value: np.float32, random: np.uint32) -> np.float32:
-    """Round a single to one of the two neighbouring halves by 13 random bits.
-
-    Exactly unbiased for magnitudes of at least 2^-14; below, bits under 2^-37 are cut off.
-    """
+    """Round a single to a neighbouring half by 13 random bits, from 2^-14 on exactly unbiased."""
     bits = _F(value).view(_U)
     low = _U(random >> _RANDOM_SHIFT)
     # The minimum keeps the conversion in range where its result is not used.
+    # Below, bits under 2^-37 are cut off.
     fixed = np.int32(min(abs(value), _TINY_LIMIT) * _TO_FIXED)
     tiny = np.float32(np.int32(np.int32(fixed + np.int32(low)) >> np.int32(13))) * _FROM_FIXED
     return _round_magnitude(bits, low, tiny)
@@ -122,10 +120,7 @@ def _round_range(values: np.ndarray, rounding: Rounding, start: int, stop: int) 
 
 
 def stream_key(*parts: int) -> tuple[np.uint32, np.uint32]:
-    """Return key and salt of one stream of random bits, from its seed, step, operation, ...
-
-    Two well mixed words; any change of any part changes both.
-    """
+    """Return key and salt of a stream of random bits, well mixed from seed, step, operation, ..."""
     state = 0x9E3779B97F4A7C15
     for part in parts:
         # splitmix64, Steele, Lea and Flood, OOPSLA 2014

@@ -47,8 +47,6 @@ def over_ranges(count: int, chunk: int, kernel: Callable[..., None], *arguments:
 
 
 def writable(array: np.ndarray) -> np.ndarray:
-    """Return a contiguous single-precision array; compiled kernels know one kind only.
-
-    A read-only or strided array would have every kernel compiled once more.
-    """
+    """Return a contiguous single-precision array; compiled kernels know one kind only."""
+    # A read-only or strided array would have every kernel compiled once more.
     return np.require(array, np.float32, ("C", "W"))

@@ -85,13 +85,10 @@ def _kernel_planes(weights: np.ndarray) -> np.ndarray:
 
 
 def _seen_planes(x: np.ndarray, taps: int, conv: Conv) -> np.ndarray:
-    """Return for each plane of results all planes of the input that it sees, as its channels.
-
-    So poplin may expand a dimension of the kernel (lib/poplin/ConvPlan.cpp, expandDims); two
-    dimensions stay as they are.
-    """
+    """Return for each plane of results all planes of the input that it sees, as its channels."""
     if x.ndim < _VOLUME_RANK:
         return x
+    # So poplin may expand a dimension of the kernel (lib/poplin/ConvPlan.cpp, expandDims).
     step = conv.input_dilation[0] if conv.input_dilation else 1
     low, high = conv.padding_lower[0], conv.padding_upper[0]
     wide = widened(x, (step, 1, 1), (low, 0, 0), (high, 0, 0))

@@ -52,11 +52,7 @@ def attributes_of(node: Node, inputs: Arrays) -> Attributes:
 def reduce_to_shape(
     gradient: np.ndarray, shape: tuple[int, ...], arithmetic: Arithmetic
 ) -> np.ndarray:
-    """Sum a gradient over the axes along which an operand was repeated, and store it.
-
-    The sum is single precision, added up in double and rounded once more when stored, as popops
-    reduces halves in floats (``lib/popops/reduction``).
-    """
+    """Sum a gradient over the axes along which an operand was repeated, and store it."""
     if gradient.shape == tuple(shape):
         return gradient
     lead = gradient.ndim - len(shape)
@@ -65,5 +61,7 @@ def reduce_to_shape(
         for axis, size in enumerate(shape)
         if size == 1 and gradient.shape[lead + axis] != 1
     )
+    # Added up in double and rounded once more when stored, as popops reduces halves in floats
+    # (``lib/popops/reduction``).
     summed = gradient.sum(axis=axes, dtype=np.float64, keepdims=True)
     return arithmetic.store(summed.reshape(shape))

@@ -57,13 +57,11 @@ def _channel_vector(vector: np.ndarray, x: np.ndarray) -> np.ndarray:
 def _batch_norm_factors(
     node: Node, inputs: Arrays, arithmetic: Arithmetic
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return multiplicand, addend and inverse deviation per channel.
-
-    ``lib/popnn/BatchNorm.cpp`` and ``lib/poplin/Norms.cpp``: the deviation is inverted in single
-    precision, the two vectors are stored in the type of the data.
-    """
+    """Return multiplicand, addend and inverse deviation per channel."""
     scale, shift, mean, variance = (np.asarray(v, np.float32) for v in inputs[1:5])
     epsilon = _F(node.attributes.get("epsilon", 1e-5))
+    # ``lib/popnn/BatchNorm.cpp``, ``lib/poplin/Norms.cpp``: inverted in single precision, both
+    # vectors stored in the type of the data.
     inverse = _F(1) / np.sqrt(variance + epsilon)
     multiplicand = arithmetic.store(scale * inverse)
     addend = arithmetic.store(shift - mean * multiplicand)

@@ -162,11 +162,7 @@ class _Counter:
         yield from self.products(op, shapes, groups)
 
     def recurrent(self, op: Op, params: Recurrent) -> Iterator[Kernel]:
-        """Yield the products of a recurrent layer.
-
-        With the input all at once, with the state by step; the rest of a cell is part of the
-        latter's kernel (Appleyard et al. 2016, arXiv 1604.01946).
-        """
+        """Yield the products of a layer: with the input all at once, with the state by step."""
         rows, columns = params.steps * params.batch, params.gates * params.hidden
         yield from self.cast(op, columns * (params.features + params.hidden))
         whole = [("forward", rows, columns, params.features)]
@@ -179,6 +175,8 @@ class _Counter:
             ]
             stepwise.append(("backward", params.batch, params.hidden, columns))
         yield from self.products(op, whole)
+        # The rest of a cell is part of the kernel of a step (Appleyard et al. 2016, arXiv
+        # 1604.01946).
         for shape in stepwise:
             yield from self.products(op, [shape] * params.steps)
 

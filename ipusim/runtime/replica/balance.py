@@ -12,10 +12,7 @@ Starts = tuple[int, ...]
 
 
 def split_after(operators: Sequence[str], splits: Sequence[str]) -> Starts:
-    """Cut a list of operators, in execution order, after those that end a stage.
-
-    The last operator ends the last stage anyway and must not be named.
-    """
+    """Cut a list of operators, in execution order, after those that end a stage but the last."""
     position = {name: index for index, name in enumerate(operators)}
     starts = [0]
     for name in splits:
@@ -36,10 +33,7 @@ def split_after(operators: Sequence[str], splits: Sequence[str]) -> Starts:
 
 
 def balance(costs: Sequence[int], stages: int) -> Starts:
-    """Cut a list of operators by their cycles so that the largest stage is as small as possible.
-
-    Of the cuts that reach the least maximum: each stage as long as possible from the front.
-    """
+    """Cut a list of operators by their cycles so that the largest stage is as small as possible."""
     if stages > len(costs):
         raise ConfigError(
             f"A pipeline of {stages} stages needs {stages} operators, but the model has "
@@ -47,6 +41,7 @@ def balance(costs: Sequence[int], stages: int) -> Starts:
         )
     limits = range(max(costs), sum(costs))
     least = bisect_left(limits, True, key=lambda limit: len(_fill(costs, stages, limit)) <= stages)
+    # Of the cuts that reach the least maximum: each stage as long as possible from the front.
     return _fill(costs, stages, max(costs) + least)
 
 

@@ -286,10 +286,7 @@ def by_chip(stage_ipus: Sequence[int], works: Sequence[Work]) -> tuple[Work, ...
 def part_of(
     graph: Graph, lowered: Mapping[str, LoweredOp], ops: Sequence[Op], kept: Iterable[str] = ()
 ) -> tuple[Graph, Program]:
-    """Return the graph and the program of some operators, with the results that are `kept`.
-
-    What other operators make arrives as an input.
-    """
+    """Return the graph and the program of some operators, with the results that are `kept`."""
     made = {name for op in ops for name in op.outputs}
     read = dict.fromkeys(name for op in ops for name in op.inputs)
     # Of a parameter that is read in parts, all of it is there.
@@ -297,6 +294,7 @@ def part_of(
     whole = [tensor.alias_of for tensor in stored if tensor.alias_of in graph.tensors]
     read = dict.fromkeys([*whole, *read])
     tensors = {name: graph.tensors[name] for name in (*read, *made)}
+    # What other operators make.
     arriving = tuple(name for name in read if name not in made and tensors[name].role in _FLOWING)
     for name in arriving:
         tensors[name] = replace(tensors[name], role="input", alias_of=None)

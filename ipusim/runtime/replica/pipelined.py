@@ -130,10 +130,7 @@ def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
 def _cut(
     compiled: Compiled, placed: Placed, resident_bytes: int
 ) -> tuple[Partitioned, float, Callable[[], Held]]:
-    """Cut a step of one micro-batch into stages; return the seconds of the update and the memory.
-
-    Tiers, and runs that differ in scale, share the cut.
-    """
+    """Cut a micro-batch into stages, which tiers share; with seconds of the update, and memory."""
     splits, stage_ipus, schedule, framework = placed
     in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
     cut = partition(compiled, splits, stage_ipus, in_flight)

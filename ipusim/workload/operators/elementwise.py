@@ -199,14 +199,13 @@ def _apply(back: Backward, suffix: str, function: str, first: str, *others: str)
 
 
 def _give_summed(back: Backward, name: str, incoming: str, suffix: str) -> None:
-    """Send a gradient to an operand that may have been broadcast: sum what it shares.
-
-    The operand's elements are taken to lie innermost, as channels do in every layout of the IPU.
-    """
+    """Send a gradient to an operand that may have been broadcast: sum what it shares."""
     operand, elements = back.tensor(name).elements, back.tensor(incoming).elements
     if operand == elements:
         back.give(name, incoming)
     else:
+        # The operand's elements are taken to lie innermost, as channels do in every layout of the
+        # IPU.
         total = Reduce(function="sum", outer=1, reduced=elements // operand, inner=operand)
         back.send(name, suffix, total, (incoming,), back.result.dtype)
 

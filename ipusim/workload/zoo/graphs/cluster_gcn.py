@@ -153,11 +153,9 @@ def _sparse(g: GraphBuilder, clusters: Clusters, nodes: int, *, enhanced: bool) 
 
 
 def _self_loops(g: GraphBuilder, edges: Edges) -> str:
-    """Find the edges of nodes to themselves: mark them, sort, take the first of the list.
-
-    The recipe asks for them three times; XLA computes equal expressions once.
-    """
+    """Find the edges of nodes to themselves: mark them, sort, take the first of the list."""
     (count,), nodes = g.shape(edges.sources.numbers), edges.sources.rows
+    # The recipe asks for them three times; XLA computes equal expressions once.
     same = g.elementwise("loops.same", "equal", edges.targets.numbers, edges.sources.numbers)
     ordered = g.sort("loops.sort", g.elementwise("loops.mark", "select", same))
     first, _ = g.split("loops", ordered, (nodes, count - nodes), axis=0)

@@ -13,10 +13,8 @@ from ipusim.workload.layers import GraphBuilder
 
 
 def round_channels(channels: float, divisor: int = 8) -> int:
-    """Round to a multiple of the divisor, up where rounding loses more than a tenth.
-
-    The rule of the MobileNet papers' code, which EfficientNet and torchvision share.
-    """
+    """Round to a multiple of the divisor, up where rounding loses more than a tenth."""
+    # The rule of the MobileNet papers' code, which EfficientNet and torchvision share.
     rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return rounded + divisor if rounded < 0.9 * channels else rounded
 

@@ -78,10 +78,7 @@ def softmax_at_targets(g: GraphBuilder, scores: str, edges: Edges) -> str:
 
 
 def gru_cell(g: GraphBuilder, hidden: str, x: str) -> str:
-    """Add one step of a gated recurrent unit: (rows, state) and (rows, features) to (rows, state).
-
-    PyTorch's form, which resets the candidate after its product; three gates per product.
-    """
+    """Add a step of PyTorch's GRU: (rows, state) and (rows, features) to (rows, state)."""
     size = g.shape(hidden)[-1]
     # Reset, update and candidate come from one product.
     of_input = g.split("input.gates", g.linear("input", x, 3 * size), 3, axis=1)
@@ -90,6 +87,7 @@ def gru_cell(g: GraphBuilder, hidden: str, x: str) -> str:
         g.elementwise(gate, "sigmoid", g.elementwise(f"{gate}.add", "add", *parts))
         for gate, *parts in zip(("reset", "update"), of_input, of_hidden, strict=False)
     )
+    # It resets the candidate after its product.
     candidate = g.elementwise("reset.mul", "mul", reset, of_hidden[2])
     candidate = g.elementwise("candidate.add", "add", of_input[2], candidate)
     candidate = g.elementwise("candidate", "tanh", candidate)
@@ -100,13 +98,11 @@ def gru_cell(g: GraphBuilder, hidden: str, x: str) -> str:
 
 
 def time_encoding(g: GraphBuilder, times: str, size: int) -> str:
-    """Turn (rows, 1) times in 32 bits into (rows, size) cosines of learnt frequency and phase.
-
-    In 16 bits the application brings the argument within one turn first (tf.mod in 32 bits), which
-    is left out: some 66 cycles an element by poplibs' estimate.
-    """
+    """Turn (rows, 1) times in 32 bits into (rows, size) cosines of learnt frequency and phase."""
     rows = g.shape(times)[0]
     x = g.expand("spread", times, (rows, size))
     x = g.elementwise("mul", "mul", x, g.parameter("weight", (size,)))
     x = g.elementwise("add", "add", x, g.parameter("bias", (size,)))
+    # In 16 bits the application brings the argument within one turn first (tf.mod in 32 bits),
+    # which is left out: some 66 cycles an element by poplibs' estimate.
     return g.elementwise("cos", "cos", x)

@@ -100,12 +100,10 @@ def packed_mask(g: GraphBuilder, sequences: str) -> str:
 
 
 def drop_path(g: GraphBuilder, x: str, shape: Shape) -> str:
-    """Add stochastic depth to (N, T, H), if the network has any.
-
-    The kept items are scaled, and all are multiplied by a random 0 or 1 of their own, as in timm.
-    """
+    """Add stochastic depth to (N, T, H), if the network has any."""
     if not shape.stochastic_depth:
         return x
+    # Kept items are scaled, and all are multiplied by a random 0 or 1 of their own, as in timm.
     ones = g.constant("ones", (g.shape(x)[0], 1, 1))
     y = g.elementwise("scale", "scale", x)
     return g.elementwise("mask", "mul", y, g.elementwise("draw", "dropout", ones))
@@ -172,12 +170,10 @@ class Cache:
     decode: bool
 
     def kept(self, g: GraphBuilder, name: str, new: str) -> str:
-        """Write keys or values (N, heads, T, size) into the cache and return what is attended to.
-
-        One slice per token (popops::dynamicUpdate); the cache is assumed to lie as the products
-        read it.
-        """
+        """Write keys or values (N, heads, T, size) into the cache; return what is attended to."""
         batch, heads, _, size = g.shape(new)
+        # One slice per token (popops::dynamicUpdate); the cache is assumed to lie as the products
+        # read it.
         stored = g.parameter(f"{name}.cache", (batch, heads, self.context, size), "state")
         g.write_slices(f"{name}.write", stored, new, self.positions, axis=2)
         return stored if self.decode else new

@@ -21,15 +21,13 @@ COORDINATES = 2
 
 
 def _non_local_block(g: GraphBuilder, x: str) -> str:
-    """Attention between all positions of a field, added to the field.
-
-    With theta, phi and g as (channels, positions) matrices, the weighted sum of g comes out in the
-    same layout as ``g @ softmax(theta^T @ phi)^T``, so no operand changes its order.
-    """
+    """Attention between all positions of a field, added to the field."""
     batch, channels, *field = g.shape(x)
     inner = channels // 2
     layers = ("theta_layer", "phi_layer", "g_layer")
     theta, phi, value = (cnn.at_positions(g, layer, x, inner, "flatten") for layer in layers)
+    # The weighted sum comes out in the layout of the operands (channels, positions), as ``g @
+    # softmax(theta^T @ phi)^T``, so no operand changes its order.
     scores = g.matmul("scores", theta, phi, transpose_a=True)
     attention = g.softmax("attention", scores)
     mixed = g.matmul("mix", value, attention, transpose_b=True)
@@ -39,14 +37,12 @@ def _non_local_block(g: GraphBuilder, x: str) -> str:
 
 
 def _shift_and_crop(g: GraphBuilder, crops: str) -> str:
-    """Move each patch by random whole pixels and cut it out of its crop.
-
-    The port (github daman-khaira/BraggNN_IPU at 3de617c, ``model.py``) draws the shifts on the
-    chip, adds them to the positions of the pixels and looks the pixels up one by one in all crops
-    of the batch. Drawing random numbers costs what dropping out does.
-    """
+    """Move each patch by random whole pixels and cut it out of its crop."""
     batch, channels, *_ = g.shape(crops)
     pixels = PATCH_SIZE**2
+    # The port (github daman-khaira/BraggNN_IPU at 3de617c, ``model.py``) draws the shifts on the
+    # chip and looks pixels up one by one in all crops of the batch. Drawing random numbers costs
+    # what dropping out does.
     drawn = g.elementwise("shift.draw", "dropout", g.input("peaks", (batch, COORDINATES)))
     corners = g.cast("shift.whole", drawn, "int32")
     corner = g.narrow("shift.corner", corners, axis=1, size=1)

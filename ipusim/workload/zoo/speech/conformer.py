@@ -167,16 +167,14 @@ def _decode(g: GraphBuilder, tokens: str, memory: str, memory_mask: str, config:
 
 
 def _smoothed_cross_entropy(g: GraphBuilder, scores: str, targets: str) -> str:
-    """Add the divergence of scores (N, L, V) from smoothed targets (N, L): (N x L,).
-
-    As the applications write it: one-hot targets are scaled and shifted, and their logarithm is
-    compared with that of the softmax.
-    """
+    """Add the divergence of scores (N, L, V) from smoothed targets (N, L): (N x L,)."""
     rows, classes = prod(g.shape(targets)), g.shape(scores)[2]
     scores = g.reshape("rows", scores, (rows, classes))
     numbers = g.constant("classes", (classes,), "int32")
     wide = g.expand("expand", numbers, (rows, classes))
     column = g.reshape("column", targets, (rows, 1))
+    # As the applications write it: one-hot targets are scaled and shifted, and their logarithm is
+    # compared with that of the softmax.
     y = g.cast("one_hot", g.elementwise("equal", "equal", wide, column), "float32")
     y = g.chain(y, scale="scale", smooth="add")
     probabilities = g.softmax("log_softmax", scores, log=True)

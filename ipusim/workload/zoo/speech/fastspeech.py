@@ -181,14 +181,12 @@ def _keras_norm(g: GraphBuilder, name: str, x: str) -> str:
 
 
 def _postnet(g: GraphBuilder, mel: str, mask: str, *, trained: bool) -> str:
-    """Add what five convolutions correct in the mel frames, as Tacotron 2 does.
-
-    Its layer norms are those of Keras, not the IPU's: in training, in float32, they are a fused
-    norm as well, and in inference, in float16, they are not.
-    """
+    """Add what five convolutions correct in the mel frames, as Tacotron 2 does."""
     y, last = mel, 4
     for layer in range(last + 1):
         y = conv_along_time(g, f"postnet.conv{layer}", y, 512 if layer < last else MELS, 5)
+        # These norms are those of Keras, not the IPU's: in training, in float32, they are a fused
+        # norm as well, and in inference, in float16, they are not.
         norm = g.layer_norm if trained else partial(_keras_norm, g)
         y = norm(f"postnet.norm{layer}", y)
         if layer < last:

@@ -71,12 +71,10 @@ def _resample(g: GraphBuilder, x: str, channels: int, finer: int) -> str:
 
 
 def _double(g: GraphBuilder, name: str, x: str) -> str:
-    """Double the field: zeros between the elements, a kernel with (0, 1, 1) along each axis.
-
-    XLA repeats the last row and cuts its last zero; padding by one zero more costs the same. It
-    doubles one axis at a time only where they grow by 16 together (kMax2DKernelSize).
-    """
+    """Double the field: zeros between the elements, a kernel with (0, 1, 1) along each axis."""
     channels = g.shape(x)[1]
+    # XLA repeats the last row and cuts its last zero; padding by one zero more costs the same. It
+    # doubles one axis at a time only where they grow by 16 together (kMax2DKernelSize).
     return g.conv_transpose(name, x, channels, 3, stride=2, groups=channels, role="constant")
 
 

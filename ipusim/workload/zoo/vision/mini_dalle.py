@@ -115,11 +115,9 @@ def _full_attention(g: GraphBuilder, x: str) -> str:
 
 
 def _axial_attention(g: GraphBuilder, x: str, kind: str) -> str:
-    """Add attention of codes to the caption and their row or column, of the caption to itself.
-
-    A token is added at the end, so that all codes are there, and taken away again.
-    """
+    """Add attention of codes to the caption and their row or column, of the caption to itself."""
     batch, text, codes = g.shape(x)[0], TEXT + 1, SIDE * SIDE
+    # A token is added at the end, so that all codes are there, and taken away again.
     query, key, value = _heads(g, g.pad("pad", x, axis=1, size=text + codes))
     parts = {"query": query, "key": key, "value": value}
     apart = {name: g.split(f"{name}.apart", x, (text, codes), axis=2) for name, x in parts.items()}

@@ -98,10 +98,7 @@ def _as_it_lies(_name: str, x: str) -> str:
 
 
 def _window_attention(g: GraphBuilder, x: str, heads: int, *, as_run: bool, shifted: bool) -> str:
-    """Add attention within windows: (N, side x side, H) to the same, the last product included.
-
-    A shift brings tokens that are no neighbours into one window; a mask keeps them apart.
-    """
+    """Add attention within windows: (N, side x side, H) to the same, the last product included."""
     batch, places, hidden = g.shape(x)
     tokens, across = PADDED_TOKENS if as_run else TOKENS, isqrt(places) // WINDOW
     spread, per_image = g.copy if as_run else _as_it_lies, across**2
@@ -123,6 +120,7 @@ def _window_attention(g: GraphBuilder, x: str, heads: int, *, as_run: bool, shif
     scores = spread("scores.spread", scores)
     scores = g.elementwise("bias.add", "add", scores, _position_bias(g, heads, tokens))
     if shifted:
+        # A shift brings tokens that are no neighbours into one window.
         apart = g.constant("apart", (per_image, 1, tokens, tokens))
         scores = g.reshape("images", scores, (batch, per_image, heads, tokens, tokens))
         scores = g.elementwise("mask", "add", scores, apart)

@@ -48,13 +48,11 @@ def _double_conv(g: GraphBuilder, prefix: str, x: str, channels: int) -> str:
 
 
 def _decoder_field(field: int, levels: int) -> int:
-    """Side of the decoder's field where the encoder's is `field`, `levels` above the lowest.
-
-    Each level below halves, convolves twice without padding (4 pixels less), and doubles again;
-    the levels between convolve twice more on their way up.
-    """
+    """Side of the decoder's field where the encoder's is `field`, `levels` above the lowest."""
     if levels == 0:
         return field
+    # Each level below halves, convolves twice without padding (4 pixels less), and doubles again;
+    # the levels between convolve twice more on their way up.
     below = field // 2 - 4
     inner = _decoder_field(below, levels - 1)
     return 2 * (inner if levels == 1 else inner - 4)

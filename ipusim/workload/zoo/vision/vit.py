@@ -18,15 +18,12 @@ IMAGE, PATCH = 224, 16
 
 
 def embed_tokens(g: GraphBuilder, images: str, hidden: int, image_size: int = IMAGE) -> str:
-    """Add the patches of images, the class token and positions learnt for images of one size.
-
-    Bicubic resampling of the learnt square of positions, where images have fewer, is a product with
-    fixed weights.
-    """
+    """Add the patches of images, the class token and positions learnt for images of one size."""
     x = put_first(g, "cls_token", embed_patches(g.at("patch_embed"), images, hidden, PATCH))
     tokens, learnt = g.shape(x)[1], (image_size // PATCH) ** 2 + 1
     places = g.parameter("pos_embed", (1, learnt, hidden))
     if tokens != learnt:
+        # Bicubic resampling of the learnt square, where images have fewer: fixed weights.
         square = g.reshape("pos_embed.square", places, (learnt, hidden))
         weights = g.constant("pos_embed.bicubic", (tokens, learnt))
         places = g.matmul("pos_embed.resample", weights, square)
