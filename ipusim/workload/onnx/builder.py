@@ -1,5 +1,6 @@
 """From the contents of an ONNX file to a graph, for any batch."""
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -18,6 +19,7 @@ from ipusim.workload.onnx.operators.emission import Emission
 from ipusim.workload.onnx.reader import OnnxContents
 from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.walk import Misfit, Walk, fitting
+from ipusim.workload.operators.base import name_in_body
 
 _SHOWN = 8
 """Unsupported operators that a message names."""
@@ -100,8 +102,12 @@ _OF_ONE_ITEM = ("k", "length", "steps", "reduced", "in_channels", "field", "feat
 def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | None:
     """Whether work and outputs are so many times larger; False if items are mixed, else None."""
     # A batch of one may need fewer or simpler moves: what has one name and kind is compared.
-    mixed = {(op.name, op.kind): _mixes(op) for op in exported.ops}
-    if any(_mixes(op) != mixed.get((op.name, op.kind), _mixes(op)) for op in rebatched.ops):
+    mixed = {(op.name, op.kind): _mixes(op) for op in _of_results(exported)}
+    again = {(op.name, op.kind): _mixes(op) for op in _of_results(rebatched)}
+    if any(sizes != mixed.get(which, sizes) for which, sizes in again.items()):
+        return False
+    rounds = _rounds(rebatched)
+    if any(rounds.get(name, count) != count for name, count in _rounds(exported).items()):
         return False
     outputs = zip(exported.outputs, rebatched.outputs, strict=True)
     follows = exported.macs * times == rebatched.macs and all(
@@ -109,6 +115,21 @@ def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | 
         for old, new in outputs
     )
     return follows or None
+
+
+def _of_results(graph: Graph) -> list[Op]:
+    """Return the operators of results; what decides on branches and loops may ask all items."""
+    needed, found = set(graph.outputs), []
+    for op in reversed(graph.ops):
+        if needed.intersection(op.outputs):
+            needed.update(op.inputs)
+            found.append(op)
+    return found
+
+
+def _rounds(graph: Graph) -> Counter[str]:
+    """Return how often operators run, those of a loop in every round."""
+    return Counter(name_in_body(op.name) for op in graph.ops)
 
 
 def _mixes(op: Op) -> list[object]:

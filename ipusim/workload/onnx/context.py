@@ -83,7 +83,10 @@ def learnt(shape: tuple[int, ...], array: np.ndarray | None) -> bool | None:
 
 
 class ImportContext:
-    """State of one import: values known so far, nodes that run, the graph, and counts of notes."""
+    """State of one import: values known so far, nodes that run, the graph, and counts of notes.
+
+    ``decisions`` are the values by which branches are chosen and loops ended when the graph runs.
+    """
 
     def __init__(self, contents: OnnxContents) -> None:
         self.contents = contents
@@ -94,6 +97,7 @@ class ImportContext:
         self.notes: Counter[str] = Counter()
         self.fused: Counter[str] = Counter()
         self.unknown: dict[str, list[str]] = {}
+        self.decisions: set[str] = set()
         self._aliases: dict[str, str] = {}
         self.producers: dict[str, Op] = {}
         for name, stored in contents.initializers.items():

@@ -62,6 +62,7 @@ def _branch(p: Parts) -> None:
     else:
         name = max(("then_branch", "else_branch"), key=lambda key: len(p.get(key).node))
         p.note("branches that depend on data: the longer one is taken")
+        p.context.decisions.add(p.node.input[0])
     results = _body(p, name, f"{p.label}/")
     for output, source in zip(p.node.output, results, strict=False):
         _bind(p, output, source)
@@ -79,6 +80,7 @@ def _loop(p: Parts) -> None:
             break
         if condition and not known:
             p.context.notes[_MAY_END] = 1
+        p.context.decisions.add(condition)
         counted = trips is None and p.has(0)
         if given > LARGEST_BODY and (counted or not known):
             _refuse_trips(p)
@@ -88,6 +90,7 @@ def _loop(p: Parts) -> None:
         condition, *results = _body(p, "body", prefix, counter, goes_on, *states)
         carried = results[: len(carried)]
         rounds.append(_written(p, prefix, results[len(carried) :]))
+    p.context.decisions.add(condition)
     _finish(p, carried, rounds)
 
 

@@ -739,8 +739,8 @@ def fuse(context: ImportContext) -> None:
 
 
 def drop_unread(context: ImportContext) -> None:
-    """Drop nodes on which no output depends."""
-    needed = set(context.contents.outputs)
+    """Drop nodes on which no output and no decision depends."""
+    needed = {*context.contents.outputs, *context.decisions}
     kept = []
     for node in reversed(context.nodes):
         if needed.intersection(node.output):

@@ -86,6 +86,17 @@ class Rebatch:
             self._note_alike(p)
         if p.node.op_type in _REPEATED:
             self._repeat(p)
+        elif p.node.op_type == "carry":
+            self._start(p)
+
+    def _start(self, p: Parts) -> None:
+        """Let every item start a loop from the constant that one starts from."""
+        name, shape = p.input(0), p.shape()
+        value = p.context.values[name]
+        items = value.static and len(shape) > 1 and shape[0] == self.before
+        if items and self._alike(name, value, -len(shape)):
+            one = p.slice(name, 0, 0, 1)
+            p.node.input[0] = p("Expand", one, sized(shape, 0, self.after))
 
     def _target(self, p: Parts, axis: int, place: int) -> None:
         """Put the batch into a target shape.

@@ -148,6 +148,24 @@ def _recurrent(shape, **given):
     return make_model([node], {"x": shape, **given}, ["y"], {"w": [1, 32, 16], "r": [1, 32, 8]})
 
 
+def _scan(shape):
+    """A recurrent layer as a Scan, whose first axis is the steps."""
+    nodes = [
+        helper.make_node("MatMul", ["step", "w"], ["ahead"]),
+        helper.make_node("MatMul", ["h", "w"], ["before"]),
+        helper.make_node("Add", ["ahead", "before"], ["next"]),
+        helper.make_node("Identity", ["next"], ["each"]),
+    ]
+    given, found = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
+        for names in (["h", "step"], ["next", "each"])
+    )
+    body = helper.make_graph(nodes, "body", given, found)
+    node = helper.make_node("Scan", ["h0", "x"], ["last", "y"], body=body, num_scan_inputs=1)
+    weights = {"h0": np.zeros(shape[1:], np.float32), "w": [16, 16]}
+    return make_model([node], {"x": shape}, ["last", "y"], weights)
+
+
 def _attention(batch, length, heads, size, *, steps_first=False):
     """Self-attention with every size a constant, as frameworks without symbols export it."""
     width = heads * size
@@ -181,6 +199,8 @@ def _attention(batch, length, heads, size, *, steps_first=False):
     [
         (_recurrent([20, 4, 16]), 4),
         (_recurrent([20, 4, 16], h=[1, 4, 8]), 4),
+        (_scan([20, 4, 16]), 4),
+        (_scan([20, 1, 16]), 1),
         (_attention(2, 16, 4, 8), 2),
         (_attention(4, 16, 4, 8, steps_first=True), 4),
         (single("Relu", {"x": [3, 8]}), 3),
