@@ -60,11 +60,8 @@ def run(
     source: Source,
     inputs: Mapping[str, np.ndarray] | np.ndarray,
     *,
-    precision: str = "16.16",
-    partials: str | None = None,
-    stochastic_rounding: bool = True,
-    seed: int = 0,
     weights: Mapping[str, np.ndarray] | None = None,
+    **arithmetic: Any,
 ) -> dict[str, np.ndarray]:
     """Run a network in the arithmetic of an IPU.
 
@@ -74,11 +71,12 @@ def run(
         A zoo name, a path ending in .onnx, or an object.
     inputs : mapping of str to array, or array
         Values of the inputs by name; an array for a network with one input.
-    precision, partials, stochastic_rounding, seed
-        See `ArithmeticOptions`. The same seed gives the same bits on every machine.
     weights : mapping of str to array, optional
         Weights by name; they replace those of an ONNX file. Without them a model of the zoo gets
         seeded random ones.
+    **arithmetic
+        As `ArithmeticOptions` has it: precision, partials, stochastic_rounding, seed. The same seed
+        gives the same bits on every machine.
 
     Returns
     -------
@@ -100,18 +98,12 @@ def run(
     >>> [(array.shape, array.dtype.name) for array in centres.values()]
     [((2, 2), 'float16')]
     """
-    options = ArithmeticOptions(
-        precision=precision, partials=partials, stochastic_rounding=stochastic_rounding, seed=seed
-    )
-    program, given, chosen = _prepare(source, inputs, weights, seed)
+    options = ArithmeticOptions(**arithmetic)
+    program, given, chosen = _prepare(source, inputs, weights, options.seed)
     values = forward(program, given, chosen, Arithmetic(options), keep=False)
+    results = ((name, values[name]) for name in program.outputs)
     half = options.half
-    return {
-        name: values[name].astype(np.float16)
-        if half and is_floating(values[name])
-        else values[name]
-        for name in program.outputs
-    }
+    return {name: x.astype(np.float16) if half and is_floating(x) else x for name, x in results}
 
 
 def gradients(
@@ -126,12 +118,10 @@ def gradients(
 
     Parameters
     ----------
-    source, inputs, weights
+    source, inputs, weights, **arithmetic
         As for `run`.
     output_gradients : mapping of str to array, or array
         Gradients of the outputs; an array for a network with one output.
-    **arithmetic
-        As `ArithmeticOptions` has it: precision, partials, stochastic_rounding, seed.
 
     Returns
     -------

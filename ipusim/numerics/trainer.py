@@ -8,13 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ipusim.errors import ConfigError
-from ipusim.numerics.adam import (
-    AdamState,
-    load_checkpoint,
-    save_checkpoint,
-    start_state,
-    update,
-)
+from ipusim.numerics import adam
 from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
 from ipusim.numerics.executor import backward, forward
 from ipusim.numerics.program import Program, initial_weights
@@ -95,7 +89,7 @@ class Trained:
 
 def training_step(
     program: Program,
-    state: AdamState,
+    state: adam.AdamState,
     inputs: np.ndarray,
     targets: np.ndarray,
     options: TrainingOptions,
@@ -111,7 +105,7 @@ def training_step(
     gradient = arithmetic.store(difference * _F(2 * scale / difference.size))
     wanted = frozenset(state.weights)
     gradients = backward(program, values, {output: gradient}, wanted, arithmetic)
-    update(state, gradients, rate, scale, arithmetic)
+    adam.update(state, gradients, rate, scale, arithmetic)
     return loss
 
 
@@ -136,10 +130,10 @@ def train(
     """
     schedule, configuration = options.schedule, options.configuration(data)
     path = None if checkpoint is None else Path(checkpoint)
-    state = None if path is None else load_checkpoint(path, configuration)
+    state = None if path is None else adam.load_checkpoint(path, configuration)
     if state is None:
         weights = initial_weights(program, options.seed)
-        state = start_state(weights, Arithmetic(options.arithmetic))
+        state = adam.start_state(weights, Arithmetic(options.arithmetic))
     last = schedule.steps if stop_after is None else min(schedule.steps, state.step + stop_after)
     label = options.arithmetic.describe()
     bar = tqdm(
@@ -158,12 +152,12 @@ def train(
                 bar.update()
                 bar.set_postfix(mse=f"{loss:.2e}", refresh=False)
                 if path is not None and state.step % CHECKPOINT_STEPS == 0:
-                    save_checkpoint(path, state, configuration)
+                    adam.save_checkpoint(path, state, configuration)
     except KeyboardInterrupt:
         # A step that was cut short must not be saved half done.
         if path is not None and state.step == len(state.losses):
-            save_checkpoint(path, state, configuration)
+            adam.save_checkpoint(path, state, configuration)
         raise
     if path is not None:
-        save_checkpoint(path, state, configuration)
+        adam.save_checkpoint(path, state, configuration)
     return Trained(options=options, weights=state.weights, losses=tuple(state.losses))

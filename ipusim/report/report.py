@@ -347,16 +347,7 @@ class Report:
 
         Of a step of one replica: host, links, every stage with its micro-batches, the update. Of a
         micro-batch on one chip: the phases of all supersteps and the memory of the fullest tile.
-
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            File to write; written whole or not at all.
-
-        Raises
-        ------
-        StudyError
-            If it cannot be written.
+        The file is written whole or not at all; `StudyError` if it cannot be.
         """
         trace = {"traceEvents": list(events(self)), "displayTimeUnit": "ns"}
         return write_text(path, json.dumps(trace))
@@ -364,15 +355,7 @@ class Report:
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one page that needs no network: verdict, advice, figures, layers.
 
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            File to write; written whole or not at all.
-
-        Raises
-        ------
-        StudyError
-            If it cannot be written.
+        The file is written whole or not at all; `StudyError` if it cannot be.
         """
         from ipusim.report.page import write  # with matplotlib, which a number needs not
 

@@ -5,21 +5,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from ipusim.workload import graph
 from ipusim.workload.builder import TensorBuilder
-from ipusim.workload.graph import (
-    AlignmentLoss,
-    Conv,
-    Distance,
-    Elementwise,
-    Gather,
-    MatMul,
-    Norm,
-    Pool,
-    Recurrent,
-    Reduce,
-    Softmax,
-    Tensor,
-)
 
 Sizes = int | tuple[int, ...]
 """A number for every axis of a field, or one that holds for all."""
@@ -39,7 +26,7 @@ class GraphBuilder(TensorBuilder):
     def bias(self, name: str, x: str, channels: int) -> str:
         """Add a per-channel bias, as operator ``<name>.bias_add``."""
         shape = self.shape(x)
-        params = Elementwise.in_place("bias_add", prod(shape), broadcast=True)
+        params = graph.Elementwise.in_place("bias_add", prod(shape), broadcast=True)
         bias = self.parameter(f"{name}.bias", (channels,))
         return self.apply(f"{name}.bias_add", params, (x, bias), shape)
 
@@ -67,7 +54,7 @@ class GraphBuilder(TensorBuilder):
         """
         batch, in_channels, *field = self.shape(x)
         along = partial(_along, len(field))
-        params = Conv(
+        params = graph.Conv(
             batch=batch,
             in_channels=in_channels,
             out_channels=out_channels,
@@ -107,22 +94,24 @@ class GraphBuilder(TensorBuilder):
     def batch_norm(self, name: str, x: str) -> str:
         """Add an inference batch norm of an NCHW tensor, with its statistics as constants."""
         batch, channels, *field = self.shape(x)
-        params = Norm(kind="batch", batch=batch, channels=channels, spatial_elements=prod(field))
+        params = graph.Norm(
+            kind="batch", batch=batch, channels=channels, spatial_elements=prod(field)
+        )
         return self._normalise(name, x, params, LEARNT | RUNNING)
 
     def group_norm(self, name: str, x: str, groups: int) -> str:
         """Add a group norm of an (N, C, ...) tensor."""
         batch, channels, *field = self.shape(x)
         sizes = {"batch": batch, "channels": channels, "spatial_elements": prod(field)}
-        return self._normalise(name, x, Norm(kind="group", groups=groups, **sizes), LEARNT)
+        return self._normalise(name, x, graph.Norm(kind="group", groups=groups, **sizes), LEARNT)
 
     def layer_norm(self, name: str, x: str, vectors: Mapping[str, str] = LEARNT) -> str:
         """Add a layer norm over the last axis; `vectors` are scale and shift, and their roles."""
         *rows, channels = self.shape(x)
-        params = Norm(kind="layer", batch=prod(rows), channels=channels, spatial_elements=1)
+        params = graph.Norm(kind="layer", batch=prod(rows), channels=channels, spatial_elements=1)
         return self._normalise(name, x, params, vectors)
 
-    def _normalise(self, name: str, x: str, params: Norm, roles: Mapping[str, str]) -> str:
+    def _normalise(self, name: str, x: str, params: graph.Norm, roles: Mapping[str, str]) -> str:
         vectors = (
             self.parameter(f"{name}.{part}", (params.channels,), role)
             for part, role in roles.items()
@@ -135,12 +124,12 @@ class GraphBuilder(TensorBuilder):
         window = {"kernel": (kernel, kernel), "stride": (stride, stride)}
         around = dict.fromkeys(("padding_lower", "padding_upper"), (padding, padding))
         sizes = {"batch": batch, "channels": channels, "field": tuple(field)}
-        params = Pool(kind="max", **sizes, **window, **around)
+        params = graph.Pool(kind="max", **sizes, **window, **around)
         return self.apply(name, params, (x,), (batch, channels, *params.out_field))
 
     def global_average_pool(self, name: str, x: str) -> str:
         """Add the average over all positions of an NCHW tensor; the result is (N, C, 1, 1)."""
-        params = Pool.of_all("average", self.shape(x))
+        params = graph.Pool.of_all("average", self.shape(x))
         return self.apply(name, params, (x,), (params.batch, params.channels, *params.out_field))
 
     def gather(self, name: str, table: str, indices: str, *, hottest: int = 0) -> str:
@@ -151,7 +140,7 @@ class GraphBuilder(TensorBuilder):
         *groups, rows, width = self.shape(table)
         wanted = self.shape(indices)
         sizes = {"indices": prod(wanted) // prod(groups), "groups": prod(groups)}
-        params = Gather(rows=rows, width=width, hottest=hottest, **sizes)
+        params = graph.Gather(rows=rows, width=width, hottest=hottest, **sizes)
         return self.apply(name, params, (table, indices), (*wanted, width))
 
     def embedding(self, name: str, indices: str, rows: int, width: int) -> str:
@@ -164,7 +153,7 @@ class GraphBuilder(TensorBuilder):
         """Add the sum of (count, width) updates by index, (rows, width); with groups in front."""
         *groups, count, width = self.shape(updates)
         sizes = {"rows": rows, "width": width, "indices": count, "groups": prod(groups)}
-        params = Gather(function="add", hottest=hottest, **sizes)
+        params = graph.Gather(function="add", hottest=hottest, **sizes)
         return self.apply(name, params, (updates, indices), (*groups, rows, width))
 
     def write_slices(
@@ -175,28 +164,28 @@ class GraphBuilder(TensorBuilder):
         rows, count = stored.shape[axis], prod(self.shape(indices))
         width = prod(stored.shape) // rows
         output = self.add_tensor(
-            Tensor(name=f"{name}.out", shape=stored.shape, dtype=stored.dtype, alias_of=table)
+            graph.Tensor(name=f"{name}.out", shape=stored.shape, dtype=stored.dtype, alias_of=table)
         )
-        params = Gather(rows=rows, width=width, indices=count, function="write")
+        params = graph.Gather(rows=rows, width=width, indices=count, function="write")
         self.add_op(name, params, (table, updates, indices), output)
         return output
 
     def argmax(self, name: str, x: str) -> str:
         """Add the position of the largest element along the last axis, in 32-bit integers."""
         *rows, length = self.shape(x)
-        params = Reduce(function="argmax", outer=prod(rows), reduced=length, inner=1)
+        params = graph.Reduce(function="argmax", outer=prod(rows), reduced=length, inner=1)
         return self.apply(name, params, (x,), tuple(rows), dtype="int32")
 
     def distance(self, name: str, a: str, b: str) -> str:
         """Add the L1 distances of the rows of (m, width) to those of (n, width): (m, n)."""
         (rows, width), (others, _) = self.shape(a), self.shape(b)
-        params = Distance(rows=rows, others=others, width=width)
+        params = graph.Distance(rows=rows, others=others, width=width)
         return self.apply(name, params, (a, b), (rows, others))
 
     def softmax(self, name: str, x: str, *, log: bool = False) -> str:
         """Add a softmax over the last axis, or its logarithm."""
         *rows, length = self.shape(x)
-        params = Softmax(outer=prod(rows), length=length, log=log)
+        params = graph.Softmax(outer=prod(rows), length=length, log=log)
         return self.apply(name, params, (x,), self.shape(x))
 
     def matmul(
@@ -211,7 +200,7 @@ class GraphBuilder(TensorBuilder):
         m, k = (k, m) if transpose_a else (m, k)
         *groups, rows, columns = self.shape(b)
         n = rows if transpose_b else columns
-        params = MatMul(
+        params = graph.MatMul(
             groups=prod(groups),
             m=m if groups else m * prod(lead),
             k=k,
@@ -228,7 +217,7 @@ class GraphBuilder(TensorBuilder):
         before, after = shape[:axis], shape[axis + 1 :]
         sizes = {"outer": prod(before), "reduced": shape[axis], "inner": prod(after)}
         result = (*before, 1, *after) if keep else (*before, *after)
-        return self.apply(name, Reduce(function=function, **sizes), (x,), result)
+        return self.apply(name, graph.Reduce(function=function, **sizes), (x,), result)
 
     def recurrent(
         self, name: str, x: str, hidden: int, *, kind: str = "lstm", sequence: bool = True
@@ -240,7 +229,7 @@ class GraphBuilder(TensorBuilder):
         """
         steps, batch, features = self.shape(x)
         sizes = {"steps": steps, "batch": batch, "features": features, "hidden": hidden}
-        params = Recurrent(kind=kind, sequence=sequence, **sizes)
+        params = graph.Recurrent(kind=kind, sequence=sequence, **sizes)
         columns = params.gates * hidden
         weights = (
             self.parameter(f"{name}.weight_ih", (features, columns)),
@@ -253,13 +242,13 @@ class GraphBuilder(TensorBuilder):
     def alignment_loss(self, name: str, x: str, labels: str, *, kind: str, steps: int) -> str:
         """Add a loss over alignments of log probabilities with labels (N, L): (N,)."""
         batch, length = self.shape(labels)
-        params = AlignmentLoss(
+        params = graph.AlignmentLoss(
             kind=kind, batch=batch, steps=steps, labels=length, classes=self.shape(x)[-1]
         )
         tensor = self.tensors[x]
-        loss = self.add_tensor(Tensor(name=f"{name}.out", shape=(batch,), dtype=tensor.dtype))
+        loss = self.add_tensor(graph.Tensor(name=f"{name}.out", shape=(batch,), dtype=tensor.dtype))
         gradient = self.add_tensor(
-            Tensor(name=f"{name}.out_gradient", shape=tensor.shape, dtype=tensor.dtype)
+            graph.Tensor(name=f"{name}.out_gradient", shape=tensor.shape, dtype=tensor.dtype)
         )
         self.add_op(name, params, (x, labels), loss, gradient)
         return loss
@@ -268,7 +257,7 @@ class GraphBuilder(TensorBuilder):
         """Add a fully connected layer along the last axis."""
         *lead, in_features = self.shape(x)
         rows = prod(lead)
-        params = MatMul(
+        params = graph.MatMul(
             m=rows, k=in_features, n=out_features, weights_operand=True, transpose_b=True
         )
         weight = self.parameter(f"{name}.weight", (out_features, in_features))

@@ -84,7 +84,7 @@ def test_weights_move_by_the_derivative_of_the_mean_squared_error(monkeypatch):
         seen.update(weights=state.weights, gradients=gradients)
         state.step += 1
 
-    monkeypatch.setattr(trainer, "update", keep)
+    monkeypatch.setattr(trainer.adam, "update", keep)
     run(stop_after=1)
     name, weights = next(kept for kept in seen["weights"].items() if kept[1].size == 2)
     (bias,) = next(values for values in seen["weights"].values() if values.size == 1).ravel()

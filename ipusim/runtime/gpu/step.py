@@ -20,7 +20,6 @@ from ipusim.runtime.calibration import Fitted, calibration
 from ipusim.runtime.gpu.kernels import GpuStack, step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
 from ipusim.runtime.step import price_per_item
-from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model, check_micro_batch, load_model
 
 BUCKET_BYTES = 25 * 2**20
@@ -130,10 +129,8 @@ def _boards(name: str) -> tuple[Gpu, int, str]:
     return board, board.max_gpus, f"one machine with {board.name}"
 
 
-@lru_cache(maxsize=64)
-def _graph(model: Model, batch: int) -> Graph:
-    """Return the graph of a model; boards, stacks and precisions share it."""
-    return model.graph(micro_batch=batch)
+_graph = lru_cache(maxsize=64)(Model.graph)
+"""Boards, stacks and precisions share the graph of a model."""
 
 
 @lru_cache(maxsize=512)

@@ -80,29 +80,24 @@ def _phases(asked: dict[str, Any]) -> int:
     return number
 
 
+def _refusal(name: str, value: Any, why: str) -> ConfigError:
+    return ConfigError(f"The option {name} = {value!r} {why}.")
+
+
 def _refuse_what_has_no_meaning(asked: dict[str, Any], mode: str, phases: int) -> None:
     for name, value in asked.items():
         option = OPTIONS[name]
         if option.mode not in ("", mode):
-            raise ConfigError(
-                f"The option {name} = {value!r} has no meaning in the mode {mode!r}: leave it out, "
-                f"or use the mode {option.mode!r}."
-            )
-        if option.needs and not asked.get(option.needs):
-            raise ConfigError(
-                f"The option {name} = {value!r} has no meaning without {option.needs}: leave it "
-                f"out, or turn {option.needs} on."
-            )
-        if option.group == PHASES and phases == 1:
-            raise ConfigError(
-                f"The option {name} = {value!r} has no meaning without phases: give phases, 2 or "
-                "more, or leave it out."
-            )
-        if option.group == STAGES and phases > 1 and value:
-            raise ConfigError(
-                f"The option {name} = {value!r} places the stages of a pipeline, but phases run "
-                "one after the other: leave it out, or leave phases out."
-            )
+            why = f"in the mode {mode!r}: leave it out, or use the mode {option.mode!r}"
+        elif option.needs and not asked.get(option.needs):
+            why = f"without {option.needs}: leave it out, or turn {option.needs} on"
+        elif option.group == PHASES and phases == 1:
+            why = "without phases: give phases, 2 or more, or leave it out"
+        elif option.group == STAGES and phases > 1 and value:
+            why = "in phases, which run in turn: leave it out, or leave phases out"
+        else:
+            continue
+        raise _refusal(name, value, f"has no meaning {why}")
 
 
 def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> int:
@@ -184,17 +179,13 @@ def _check_host(config: RunConfig) -> None:
     for name in ("batch_norm_span", "instances", "sharding_domain"):
         value = getattr(config, name)
         if value is not None and config.replicas % value:
-            raise ConfigError(
-                f"The option {name} = {value} does not divide {config.replicas} replicas: use a "
-                "divisor of the replicas."
-            )
+            why = f"does not divide {config.replicas} replicas: use a divisor of the replicas"
+            raise _refusal(name, value, why)
     for name in ("loader_item_s", "serial_item_s"):
         value = getattr(config, name)
         if value and config.instances is None:
-            raise ConfigError(
-                f"The option {name} = {value!r} is time of a host process, but their number is "
-                "not known: give instances too."
-            )
+            why = "is time of a host process, but their number is not known: give instances too"
+            raise _refusal(name, value, why)
 
 
 def _check_stages(config: RunConfig) -> None:
@@ -223,16 +214,13 @@ def _check_stages(config: RunConfig) -> None:
 def _check_phases(config: RunConfig) -> None:
     machine, size = config.system, config.ipus_per_replica
     if size > MAX_PHASED_IPUS:
-        raise ConfigError(
-            f"The option phases = {config.phases} does not go with ipus_per_replica = {size}: "
-            "phases run on 1 IPU, or take turns on 2."
-        )
+        why = f"does not go with ipus_per_replica = {size}: phases run on 1, or take turns on 2"
+        raise _refusal("phases", config.phases, why)
     close = [name for name, distance in LIVENESS.items() if distance == 1]
     if size > 1 and config.phase_liveness not in close:
-        raise ConfigError(
-            f"The option phase_liveness = {config.phase_liveness!r} spaces phases out, which needs "
-            f"ipus_per_replica = 1: use that, or {' or '.join(close)}."
-        )
+        other = " or ".join(close)
+        why = f"spaces phases out, which needs ipus_per_replica = 1: use that, or {other}"
+        raise _refusal("phase_liveness", config.phase_liveness, why)
     off_chip = sorted(config.off_chip)
     off_chip += ["optimizer_state"] if config.optimizer_state == "off_chip" else []
     if off_chip and not machine.streaming_memory_bytes_per_machine:
@@ -249,7 +237,5 @@ def _check_phases(config: RunConfig) -> None:
         )
     accumulation, at_once = config.gradient_accumulation, config.micro_batches_per_phase
     if accumulation % at_once:
-        raise ConfigError(
-            f"The option micro_batches_per_phase = {at_once} does not divide a gradient "
-            f"accumulation of {accumulation}: use a divisor of it."
-        )
+        why = f"does not divide a gradient accumulation of {accumulation}: use a divisor of it"
+        raise _refusal("micro_batches_per_phase", at_once, why)

@@ -11,15 +11,7 @@ from ipusim.errors import ConfigError
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import LIVENESS, RunConfig
 from ipusim.runtime.replica.partition import Partitioned, partition
-from ipusim.runtime.replica.phases.streams import (
-    ADJACENT,
-    Held,
-    forward_splits,
-    held_tensors,
-    phase_numbers,
-    stored_as,
-    transfers,
-)
+from ipusim.runtime.replica.phases import streams
 from ipusim.workload.graph import Graph
 
 COMPUTED = ("activations", "inputs")
@@ -54,7 +46,7 @@ class PhasePlan:
     forward: tuple[int, ...]
     backward: tuple[int, ...]
     number_of: Mapping[str, int]
-    held: tuple[Held, ...]
+    held: tuple[streams.Held, ...]
     update: UpdateShares | None
     in_phase: bool
 
@@ -98,7 +90,7 @@ class PhasePlan:
             if number in getattr(held, way) and kind in (None, held.kind)
         )
 
-    def on_chip_of(self, number: int) -> list[Held]:
+    def on_chip_of(self, number: int) -> list[streams.Held]:
         """Return what the chip of a phase holds at some time."""
         return [held for held in self.held if held.chip == number % self.chips]
 
@@ -130,10 +122,12 @@ class PhasePlan:
 def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
     """Cut a graph into phases whose transfers fit the tiles set aside and Streaming Memory."""
     graph, update = compiled.graph, compiled.update
-    splits = forward_splits(graph, config)
+    splits = streams.forward_splits(graph, config)
     ipus = tuple(phase % config.ipus_per_replica for phase in range(len(splits) + 1))
     cut = partition(compiled, splits, ipus)
-    forward, backward = phase_numbers(len(ipus), config.phase_liveness, training=update is not None)
+    forward, backward = streams.phase_numbers(
+        len(ipus), config.phase_liveness, training=update is not None
+    )
     number_of = {
         op.name: (forward if op.phase == "forward" else backward)[cut.stage_of[op.name]]
         for op in graph.ops
@@ -141,7 +135,7 @@ def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
     shares = None if update is None else _shares(cut, backward, update)
     in_phase = shares is not None and config.micro_batches_per_phase == config.micro_batches
     updated = shares.number_of if in_phase else {}
-    held = held_tensors(graph, number_of, config.ipus_per_replica, updated)
+    held = streams.held_tensors(graph, number_of, config.ipus_per_replica, updated)
     return PhasePlan(
         cut=cut,
         config=config,
@@ -159,18 +153,18 @@ def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
     ).check()
 
 
-def _streamed(held: Held, graph: Graph, config: RunConfig) -> Held:
+def _streamed(held: streams.Held, graph: Graph, config: RunConfig) -> streams.Held:
     """Add what lies off the chip how long stays, and what moves when."""
     if held.kind not in config.off_chip:
         return held
-    loads, stores = transfers(held.made, held.used, held.changed)
+    loads, stores = streams.transfers(held.made, held.used, held.changed)
     size, parts = held.bytes, 1
     if held.of_each:
         size *= config.micro_batches_per_phase
     elif held.kind == "weights" and loads:
         parts = config.sharding.parts(graph.tensors[held.name])
     moved = {"loads": loads, "stores": stores, "moved_bytes": ceil_div(size, parts)}
-    return replace(held, stay=ADJACENT, parts=parts, **moved)
+    return replace(held, stay=streams.ADJACENT, parts=parts, **moved)
 
 
 def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> UpdateShares:
@@ -179,11 +173,11 @@ def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> Upda
     stage_of: dict[str, int] = {}
     for op in cut.graph.ops:
         for name in op.inputs:
-            stage_of.setdefault(stored_as(cut.graph, name), cut.stage_of[op.name])
+            stage_of.setdefault(streams.stored_as(cut.graph, name), cut.stage_of[op.name])
     cycles: dict[str, int] = {}
     states: dict[str, dict[str, int]] = {}
     for op, low in zip(graph.ops, update.program.ops, strict=True):
-        name = stored_as(cut.graph, op.source)
+        name = streams.stored_as(cut.graph, op.source)
         cycles[name] = cycles.get(name, 0) + low.cycles
         for read in op.inputs:
             if graph.tensors[read].role == "state" and not read.endswith(".gradient"):

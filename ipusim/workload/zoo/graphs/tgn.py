@@ -10,15 +10,7 @@ the memory back.
 from dataclasses import dataclass
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.graphs import (
-    Edges,
-    edges_between,
-    gru_cell,
-    softmax_at_targets,
-    take,
-    time_encoding,
-    total,
-)
+from ipusim.workload.zoo.layers import graphs
 from ipusim.workload.zoo.registry import networks
 
 WIKIPEDIA_NODES = 9227
@@ -67,15 +59,15 @@ def tgn(
     event_nodes = g.input("batch_idx", (3 * events,), "int32")
     most_recent = g.input("batch_most_recent", (2 * events,), "bool")
     padding = padding_per_event * events
-    edges = edges_between(g, ("edge_sources", "edge_targets"), (count,), nodes, padding)
+    edges = graphs.edges_between(g, ("edge_sources", "edge_targets"), (count,), nodes, padding)
     edge_times = g.input("edge_times", (count, 1), "int32")
     edge_features = g.input("edge_features", (count, EDGE_FEATURES))
     memory = _read_memory(g.at("memory"), ids, split=split_memory)
     x = memory.state
-    since = take(g, "gnn.last_update", memory.last_update, edges.sources)
+    since = graphs.take(g, "gnn.last_update", memory.last_update, edges.sources)
     since = g.elementwise("gnn.since", "sub", since, edge_times)
     since = g.cast("gnn.since.cast", since, "float32")
-    times = time_encoding(g.at("gnn.time"), since, TIME_FEATURES)
+    times = graphs.time_encoding(g.at("gnn.time"), since, TIME_FEATURES)
     attributes = g.concat("gnn.edges", edge_features, times, axis=1)
     attend = _attend_at_nodes if projects_nodes else _attend_at_edges
     x = attend(g.at("gnn.conv"), x, edges, attributes)
@@ -118,9 +110,9 @@ def _read_memory(g: GraphBuilder, ids: str, *, split: bool) -> _Memory:
         of_other = g.elementwise(f"end{end}.other", "mul", other, second)
         ends.append(g.elementwise(f"end{end}", "add", of_own, of_other))
     since = g.cast("since", since, "float32")
-    encoded = time_encoding(g.at("time"), since, TIME_FEATURES)
+    encoded = graphs.time_encoding(g.at("time"), since, TIME_FEATURES)
     message = g.concat("message", *ends, features, encoded, axis=1)
-    state = gru_cell(g.at("gru"), own, message)
+    state = graphs.gru_cell(g.at("gru"), own, message)
     return _Memory(state=state, last_update=last_update, tables=tables, times=times)
 
 
@@ -152,14 +144,14 @@ def _write_memory(
     g.write_slices("times", memory.times, times, chosen)
 
 
-def _attend_at_nodes(g: GraphBuilder, x: str, edges: Edges, attributes: str) -> str:
+def _attend_at_nodes(g: GraphBuilder, x: str, edges: graphs.Edges, attributes: str) -> str:
     """Graph transformer (arXiv 2009.03509) that shares the edges' projection by key and value."""
     count = g.shape(attributes)[0]
     skip = g.linear("skip", x, MEMORY)
     shared = g.linear("edge", attributes, MEMORY, bias=False)
     query, keys = g.split("q_kv", g.linear("qkv", x, 3 * MEMORY), (MEMORY, 2 * MEMORY), axis=1)
-    query = take(g, "query", query, edges.targets)
-    keys = take(g, "key_value", keys, edges.sources)
+    query = graphs.take(g, "query", query, edges.targets)
+    keys = graphs.take(g, "key_value", keys, edges.sources)
     keys = g.reshape("key_value.pairs", keys, (count, 2, MEMORY))
     shared = g.reshape("edge.pairs", shared, (count, 1, MEMORY))
     keys = g.elementwise("key_value.add", "add", keys, shared)
@@ -168,10 +160,10 @@ def _attend_at_nodes(g: GraphBuilder, x: str, edges: Edges, attributes: str) -> 
     return _attend(g, query, key, value, skip, edges)
 
 
-def _attend_at_edges(g: GraphBuilder, x: str, edges: Edges, attributes: str) -> str:
+def _attend_at_edges(g: GraphBuilder, x: str, edges: graphs.Edges, attributes: str) -> str:
     """As PyTorch Geometric's TransformerConv runs on rows already taken to the edges."""
-    at_target = take(g, "x_target", x, edges.targets)
-    at_source = take(g, "x_source", x, edges.sources)
+    at_target = graphs.take(g, "x_target", x, edges.targets)
+    at_source = graphs.take(g, "x_source", x, edges.sources)
     shared = g.linear("edge", attributes, MEMORY, bias=False)
     query = g.linear("query", at_target, MEMORY)
     key = g.elementwise("key.edge", "add", g.linear("key", at_source, MEMORY), shared)
@@ -180,15 +172,17 @@ def _attend_at_edges(g: GraphBuilder, x: str, edges: Edges, attributes: str) -> 
     return _attend(g, query, key, value, skip, edges)
 
 
-def _attend(g: GraphBuilder, query: str, key: str, value: str, skip: str, edges: Edges) -> str:
+def _attend(
+    g: GraphBuilder, query: str, key: str, value: str, skip: str, edges: graphs.Edges
+) -> str:
     count, features = g.shape(query)
     heads = (count, HEADS, features // HEADS)
     scores = g.elementwise("query_key", "mul", query, key)
     scores = g.reshape("query_key.heads", scores, heads)
     scores = g.elementwise("scale", "scale", g.reduce("scores", "sum", scores, axis=2))
-    weights = softmax_at_targets(g.at("softmax"), scores, edges)
+    weights = graphs.softmax_at_targets(g.at("softmax"), scores, edges)
     weights = g.column("weights", g.dropout("dropout", weights))
     message = g.elementwise("message", "mul", g.reshape("value.heads", value, heads), weights)
     message = g.reshape("message.rows", message, (count, features))
-    summed = total(g, "sum", message, edges.targets)
+    summed = graphs.total(g, "sum", message, edges.targets)
     return g.elementwise("add", "add", skip, summed)

@@ -6,13 +6,7 @@ Radford et al. (2019), with the parameters and shapes of Hugging Face transforme
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.transformer import (
-    Cache,
-    Shape,
-    drop,
-    large_where_zero,
-    pre_norm_layer,
-)
+from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.registry import networks
 
 VOCABULARY = 50257
@@ -57,13 +51,15 @@ def gpt2(
         )
     tokens = sequence_length
     wide = mask_kind == "float32"
-    shape = Shape(hidden=hidden, heads=heads, wide_mask=wide)
+    shape = transformer.Shape(hidden=hidden, heads=heads, wide_mask=wide)
     ids = g.input("input_ids", (batch, tokens), "int32")
     positions = g.constant("position_ids", (tokens,), "int32")
     words = g.parameter("wte.weight", (vocabulary, hidden))
     x, places = g.gather("wte", words, ids), g.embedding("wpe", positions, POSITIONS, hidden)
-    x = drop(g, "drop", g.elementwise("wpe.add", "add", x, places), shape)
-    cache = Cache(context=context, positions=positions, decode=decode) if context else None
+    x = transformer.drop(g, "drop", g.elementwise("wpe.add", "add", x, places), shape)
+    cache = (
+        transformer.Cache(context=context, positions=positions, decode=decode) if context else None
+    )
     seen = context if decode else tokens
     stored = mask_kind == "stored"
     kind = "float32" if stored else "int32"
@@ -72,8 +68,8 @@ def gpt2(
         # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py),
         # whose bytes become float32 as a Python number scales them.
         prefix = f"h.{layer}.attention.causal"
-        mask = causal if stored else large_where_zero(g.at(prefix), causal, wide=wide)
-        x = pre_norm_layer(g.at(f"h.{layer}"), x, shape, mask=mask, cache=cache)
+        mask = causal if stored else transformer.large_where_zero(g.at(prefix), causal, wide=wide)
+        x = transformer.pre_norm_layer(g.at(f"h.{layer}"), x, shape, mask=mask, cache=cache)
     x = g.layer_norm("ln_f", x)
     if cache and tokens > 1:
         x = g.narrow("ln_f.last", x, axis=1, size=1)

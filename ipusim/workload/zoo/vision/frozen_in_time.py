@@ -6,18 +6,9 @@ apart; DistilBERT (arXiv 1910.01108) reads the caption.
 """
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.layers.pairs import normalise_rows, scores_of_pairs
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
-from ipusim.workload.zoo.layers.transformer import (
-    Shape,
-    additive_mask,
-    drop,
-    feed_forward,
-    first_tokens,
-    merge_heads,
-    post_norm_layer,
-    query_key_value,
-)
 from ipusim.workload.zoo.registry import networks
 
 IMAGE = 224
@@ -28,8 +19,8 @@ PATCH = 32
 PATCHES = (IMAGE // PATCH) ** 2
 """Patches of a frame."""
 LAYERS, TEXT_LAYERS = 12, 6
-CLIPS = Shape(hidden=768, heads=12, drops=())
-TEXTS = Shape(hidden=768, heads=12, fused_query_key_value=False)
+CLIPS = transformer.Shape(hidden=768, heads=12, drops=())
+TEXTS = transformer.Shape(hidden=768, heads=12, fused_query_key_value=False)
 TOKENS = 64
 """Of a caption."""
 FEATURES = 256
@@ -49,15 +40,17 @@ def _text(g: GraphBuilder, batch: int) -> str:
     """Add DistilBERT and the projection of its first token: (N, features)."""
     size, hidden = (batch, TOKENS), TEXTS.hidden
     ids = g.input("input_ids", size, "int32")
-    mask = additive_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
+    mask = transformer.additive_mask(
+        g.at("attention_mask"), g.input("attention_mask", size, "int32")
+    )
     x = g.embedding("text.word_embeddings", ids, VOCABULARY, hidden)
     positions = g.constant("text.position_ids", (TOKENS,), "int32")
     places = g.embedding("text.position_embeddings", positions, POSITIONS, hidden)
     x = g.elementwise("text.add_position", "add", x, places)
-    x = drop(g, "text.dropout", g.layer_norm("text.LayerNorm", x), TEXTS)
+    x = transformer.drop(g, "text.dropout", g.layer_norm("text.LayerNorm", x), TEXTS)
     for layer in range(TEXT_LAYERS):
-        x = post_norm_layer(g.at(f"text.layer.{layer}"), x, TEXTS, mask=mask)
-    x = g.elementwise("txt_proj.relu", "relu", first_tokens(g, "text.first", x))
+        x = transformer.post_norm_layer(g.at(f"text.layer.{layer}"), x, TEXTS, mask=mask)
+    x = g.elementwise("txt_proj.relu", "relu", transformer.first_tokens(g, "text.first", x))
     return g.linear("txt_proj", x, FEATURES)
 
 
@@ -71,7 +64,7 @@ def _video(g: GraphBuilder, batch: int, frames: int) -> str:
     x = g.elementwise("video.positions.add", "add", x, _positions(g.at("video"), frames))
     for layer in range(LAYERS):
         x = _layer(g.at(f"video.blocks.{layer}"), x, frames)
-    x = first_tokens(g, "video.first", g.layer_norm("video.norm", x))
+    x = transformer.first_tokens(g, "video.first", g.layer_norm("video.norm", x))
     return g.linear("vid_proj", x, FEATURES)
 
 
@@ -97,7 +90,7 @@ def _layer(g: GraphBuilder, x: str, frames: int) -> str:
     y = g.layer_norm("space.norm", y)
     y = _divided_attention(g.at("space"), y, frames, over_time=False)
     x = g.elementwise("space.add", "add", x, y)
-    y = feed_forward(g.at("mlp"), g.layer_norm("mlp.norm", x), CLIPS)
+    y = transformer.feed_forward(g.at("mlp"), g.layer_norm("mlp.norm", x), CLIPS)
     return g.elementwise("mlp.add", "add", x, y)
 
 
@@ -107,7 +100,7 @@ def _divided_attention(g: GraphBuilder, x: str, frames: int, *, over_time: bool)
     The class token attends to all tokens. With patches of different frames at one place together
     the groups are places, else frames.
     """
-    query, key, value = query_key_value(g, x, CLIPS)
+    query, key, value = transformer.query_key_value(g, x, CLIPS)
     query = g.elementwise("scale", "scale", query)
     sizes = (1, frames * PATCHES)
     first_query, query = g.split("query.apart", query, sizes, axis=2)
@@ -121,7 +114,7 @@ def _divided_attention(g: GraphBuilder, x: str, frames: int, *, over_time: bool)
     if over_time:
         y = g.transpose("frames_first", y, (0, 1, 3, 2, 4))
     y = g.reshape("patches", y, (*g.shape(value)[:2], frames * PATCHES, CLIPS.size))
-    y = merge_heads(g, g.concat("concat", first, y, axis=2))
+    y = transformer.merge_heads(g, g.concat("concat", first, y, axis=2))
     return g.linear("output", y, CLIPS.hidden)
 
 

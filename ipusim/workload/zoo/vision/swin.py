@@ -9,14 +9,8 @@ an operator of its own (RemapCE), and training drops whole halves of layers.
 from math import isqrt
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.layers.patches import embed_patches
-from ipusim.workload.zoo.layers.transformer import (
-    Shape,
-    drop_path,
-    feed_forward,
-    merge_heads,
-    split_together,
-)
 from ipusim.workload.zoo.registry import networks
 
 CLASSES = 1000
@@ -53,7 +47,7 @@ def swin(
         if number:
             x = _merge_patches(g.at(f"merge.{number}"), x, side)
             side, hidden = side // 2, 2 * hidden
-        shape = Shape(hidden=hidden, heads=count, drops=(), stochastic_depth=as_run)
+        shape = transformer.Shape(hidden=hidden, heads=count, drops=(), stochastic_depth=as_run)
         for position in range(depth):
             shifted = position % 2 == 1 and side > WINDOW
             x = _layer(g.at(f"blocks.{layer}"), x, shape, as_run=as_run, shifted=shifted)
@@ -73,7 +67,9 @@ def _merge_patches(g: GraphBuilder, x: str, side: int) -> str:
     return g.linear("reduction", y, 2 * hidden, bias=False)
 
 
-def _layer(g: GraphBuilder, x: str, shape: Shape, *, as_run: bool, shifted: bool) -> str:
+def _layer(
+    g: GraphBuilder, x: str, shape: transformer.Shape, *, as_run: bool, shifted: bool
+) -> str:
     """Add a layer: attention within windows, then two dense layers, both with a residual."""
     spread = g.copy if as_run else _as_it_lies
     x = spread("spread", x)
@@ -84,12 +80,12 @@ def _layer(g: GraphBuilder, x: str, shape: Shape, *, as_run: bool, shifted: bool
     if shifted:
         y = g.roll("shift_back", y)
     y = spread("attention.spread", y)
-    y = drop_path(g.at("attention.drop_path"), y, shape)
+    y = transformer.drop_path(g.at("attention.drop_path"), y, shape)
     x = g.elementwise("attention.add", "add", x, y)
     y = g.layer_norm("mlp.norm", x)
-    y = feed_forward(g.at("mlp"), y, shape)
+    y = transformer.feed_forward(g.at("mlp"), y, shape)
     y = spread("mlp.spread", y)
-    y = drop_path(g.at("mlp.drop_path"), y, shape)
+    y = transformer.drop_path(g.at("mlp.drop_path"), y, shape)
     return g.elementwise("mlp.add", "add", x, y)
 
 
@@ -114,7 +110,7 @@ def _window_attention(g: GraphBuilder, x: str, heads: int, *, as_run: bool, shif
         y = g.copy("qkv.spread", y)
         padding = g.constant("qkv.mask", (tokens, 3 * hidden))
         y = g.elementwise("qkv.masked", "mul", y, padding)
-    query, key, value = split_together(g, y, heads)
+    query, key, value = transformer.split_together(g, y, heads)
     query = g.elementwise("scale", "scale", query)
     scores = g.matmul("scores", query, key, transpose_b=True)
     scores = spread("scores.spread", scores)
@@ -132,7 +128,7 @@ def _window_attention(g: GraphBuilder, x: str, heads: int, *, as_run: bool, shif
     if as_run:
         kept = g.constant("kept_keys", (tokens, tokens))
         weights = g.elementwise("masked", "mul", weights, kept)
-    y = merge_heads(g, g.matmul("context", weights, value))
+    y = transformer.merge_heads(g, g.matmul("context", weights, value))
     y = spread("output.spread", g.linear("output", y, hidden))
     if as_run:
         y = g.narrow("unpad", y, axis=1, size=TOKENS)
