@@ -91,8 +91,6 @@ def _alike_outputs(begin: int, end: int, levels: tuple[_Level, ...], run: int) -
         count = end - begin
         return [_Alike(0, 1, count, 1, count) if reduced else _Alike(begin, end, 1, 1, 1)]
     first, last = begin // below, (end - 1) // below
-    if reduced and outputs == below and first < last:
-        return _rows(begin % below, (end - 1) % below + 1, last - first + 1, below)
     whole = last - first - 1
     # Along the outermost dimension: what is left of the first index, whole ones, part of the last.
     stop = min(end - first * below, below)
@@ -111,16 +109,6 @@ def _alike_outputs(begin: int, end: int, levels: tuple[_Level, ...], run: int) -
         for index, found in stretches
         for begin, end, *rest in found
     ]
-
-
-def _rows(begin: int, end: int, rows: int, width: int) -> list[_Alike]:
-    """Return the outputs of a stretch of rows: from `begin` of the first to `end` of the last."""
-    found = []
-    for left, right in pairwise(sorted({0, begin, end, width})):
-        reached = rows - (left < begin) - (left >= end)
-        if reached:
-            found.append(_Alike(left, right, 1, reached, reached))
-    return found
 
 
 def _together(parts: list[_Alike]) -> list[_Alike]:
