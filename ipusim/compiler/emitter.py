@@ -7,13 +7,11 @@ Cast.cpp, Fill.cpp and Rearrange.cpp and lib/popnn/NonLinearity.cpp; activations
 mapping of the operation that made them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ipusim.compiler.program import Superstep
 from ipusim.compiler.reduction import Reduction, Stage
@@ -70,11 +68,11 @@ class TensorLayout(NamedTuple):
     mapping: str = ""
     rows: bool = False
 
-    def mapped(self, tensor: str) -> TensorLayout:
+    def mapped(self, tensor: str) -> Self:
         """Return this layout with the mapping of a tensor; `_replace` takes three times as long."""
         return TensorLayout(self.grouping, self.tiles, self.free, tensor, self.rows)
 
-    def lies_with(self, other: TensorLayout) -> bool:
+    def lies_with(self, other: Self) -> bool:
         """Whether two tensors need no exchange to be combined element by element."""
         return self.free or other.free or self.mapping == other.mapping
 
@@ -100,15 +98,15 @@ class Placed(NamedTuple):
         """Number of elements."""
         return prod(self.shape)
 
-    def shaped(self, *shape: int) -> Placed:
+    def shaped(self, *shape: int) -> Self:
         """Return the same tensor seen in another shape."""
         return self._replace(shape=shape)
 
-    def of(self, dtype: str) -> Placed:
+    def of(self, dtype: str) -> Self:
         """Return a tensor of another type that lies alike."""
         return self._replace(dtype=dtype)
 
-    def spread(self) -> Placed:
+    def spread(self) -> Self:
         """Return a tensor of this shape and type that is spread linearly over the chip."""
         return self._replace(layout=self.layout._replace(tiles=None))
 

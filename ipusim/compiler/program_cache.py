@@ -6,8 +6,6 @@ was planned before need not be planned again. A program is found by a digest of 
 machine and the operators. Code that is patched in memory is not seen: switch keeping off for it.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections import deque
@@ -19,21 +17,19 @@ from functools import cache
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipusim.compiler.memory import require_room
 from ipusim.compiler.program import LoweredOp, Program, Superstep
+from ipusim.compiler.stacks import Stack
 from ipusim.kernel_cache import kept_path, read_kept, source_digest, write_kept
+from ipusim.machine import Chip
 from ipusim.workload.graph import Graph, Op, Tensor
-
-if TYPE_CHECKING:
-    from ipusim.compiler.stacks import Stack
-    from ipusim.machine import Chip
 
 SOURCES = ("compiler", "machine", "workload/graph.py", "workload/operators", "errors.py")
 """What the program of a given graph depends on."""
 
-Rewrite = Callable[[Program, "Chip"], Program]
+Rewrite = Callable[[Program, Chip], Program]
 
 _KEEPS: ContextVar[bool] = ContextVar("keeps_programs", default=True)
 _REWRITE: ContextVar[Rewrite | None] = ContextVar("rewrite", default=None)

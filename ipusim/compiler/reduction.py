@@ -7,14 +7,12 @@ stages that spread the partials over the chip. Sources: poplibs lib/popops/reduc
 tags 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import zip_longest
 from math import isqrt, prod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layout
 from ipusim.compiler.tiles import (
@@ -92,7 +90,7 @@ class Reduction:
         dtype: str,
         out: str = "",
         per_tile: int | None = None,
-    ) -> Reduction:
+    ) -> Self:
         """Return the reduction of some dimensions of a shape, with neighbouring ones merged."""
         out = out or dtype
         widened = out == "float16" and function in (*_SUMS, "mul")

@@ -1,7 +1,5 @@
 """What a lowering knows while it runs: the graph, where every tensor lies, who lowers what."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial

@@ -9,12 +9,10 @@ Sources: poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvParams.cpp`` (canonicali
 canDeferDilation).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -117,7 +115,7 @@ class Dim(NamedTuple):
             and self.kernel.extent == 1
         )
 
-    def without_dilation(self) -> Dim:
+    def without_dilation(self) -> Self:
         """Return the convolution that is left if the zeros are spread through its output."""
         return self._replace(data=self.data._replace(dilation=1), pad_low=0, pad_high=0)
 
@@ -264,7 +262,7 @@ class ConvParams(NamedTuple):
     dims: tuple[Dim, ...]
 
     @classmethod
-    def of(cls, op: Conv | MatMul) -> ConvParams:
+    def of(cls, op: Conv | MatMul) -> Self:
         """Return an operator as parameters, of two spatial dimensions at least.
 
         C[g, m, n] = A[g, m, k] B[g, k, n] has batch n, input channels k and output channels m
@@ -289,17 +287,17 @@ class ConvParams(NamedTuple):
         channels = op.in_channels // op.groups, op.out_channels // op.groups
         return cls(op.groups, op.batch, *channels, dims)
 
-    def swapped(self) -> ConvParams:
+    def swapped(self) -> Self:
         """Return the same sums with input and kernel, batch and output channels exchanged."""
         dims = tuple(swapped(dim) for dim in self.dims)
         return ConvParams(self.groups, self.out_channels, self.in_channels, self.batch, dims)
 
-    def without_dilation(self) -> ConvParams:
+    def without_dilation(self) -> Self:
         """Return the convolution before zeros are spread through its output, where that can be."""
         dims = (dim.without_dilation() if dim.defers_dilation else dim for dim in self.dims)
         return ConvParams(self.groups, self.batch, self.in_channels, self.out_channels, tuple(dims))
 
-    def expanded(self, dims: tuple[int, ...]) -> ConvParams:
+    def expanded(self, dims: tuple[int, ...]) -> Self:
         """Return the convolution with kernels of some dimensions moved into the input channels."""
         taps = math.prod(self.dims[d].kernel.kept for d in dims)
         new = tuple(
@@ -308,7 +306,7 @@ class ConvParams(NamedTuple):
         )
         return ConvParams(self.groups, self.batch, self.in_channels * taps, self.out_channels, new)
 
-    def outputs_flattened(self, dims: tuple[int, ...]) -> ConvParams:
+    def outputs_flattened(self, dims: tuple[int, ...]) -> Self:
         """Return the convolution with output fields of some dimensions moved into the channels."""
         if not dims:
             return self
@@ -319,7 +317,7 @@ class ConvParams(NamedTuple):
         )
         return params._replace(batch=params.batch * positions, dims=new).swapped()
 
-    def flattened(self) -> tuple[ConvParams, tuple[int, ...]]:
+    def flattened(self) -> tuple[Self, tuple[int, ...]]:
         """Return batch and free dimensions joined in the innermost of them, and which they are."""
         free = tuple(d for d, dim in enumerate(self.dims) if dim.free)
         if not free:
@@ -369,6 +367,6 @@ class ConvPass:
             )
 
     @classmethod
-    def of(cls, kind: str, op: Conv | MatMul, dtype_bytes: int, operand_bytes: int = 0) -> ConvPass:
+    def of(cls, kind: str, op: Conv | MatMul, dtype_bytes: int, operand_bytes: int = 0) -> Self:
         """Return a pass whose operands have elements of the result's size, or of another."""
         return cls(kind, ConvParams.of(op), operand_bytes or dtype_bytes, dtype_bytes)

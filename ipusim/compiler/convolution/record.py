@@ -6,11 +6,9 @@ alone (`TOTALS`), the partition (`SPLIT`), what one tile gets of it (`PART`) and
 (`COST`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -117,7 +115,7 @@ class Split(NamedTuple):
         return self.batch * prod(self.field)
 
     @classmethod
-    def of(cls, split: np.void, rank: int) -> Split:
+    def of(cls, split: np.void, rank: int) -> Self:
         """Return a `SPLIT` of an operation with `rank` spatial dimensions."""
         *channels, dims = split.item()
         # Where there are two dimensions, the middle one is of size 1.

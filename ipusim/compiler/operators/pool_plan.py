@@ -5,14 +5,13 @@ sdk/poplar/2.4.0 ("2021-11"; 2.0.0 and 3.3.0 plan alike). The early planner weig
 the later one the vertex's own estimate, and treats batch elements as further channels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, prod
+from typing import Self
 
 import numpy as np
 
@@ -39,6 +38,25 @@ _PREFERRED_GROUPING = {
 _GROUPING_TOLERANCE = (4, 3)
 
 
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """How one pass is split: channels processed together, parts of channel groups, batch and field.
+
+    The cost is the planner's own estimate.
+    """
+
+    channel_grouping: int
+    channel_split: int
+    batch_split: int
+    field_split: tuple[int, ...]
+    cost_cycles: int = 0
+
+    @classmethod
+    def of(cls, split: Sequence[int], cost_cycles: int = 0) -> Self:
+        """Return the plan whose numbers, field last, are those of `split`."""
+        return cls(*split[:3], tuple(split[3:]), cost_cycles)
+
+
 @dataclass(frozen=True)
 class PoolPass:
     """One pass of a pooling operation as it is planned.
@@ -62,7 +80,7 @@ class PoolPass:
         """Whether the vertex of a maximum's gradient runs, which reads three tensors."""
         return self.op.backward and self.is_max
 
-    def gathered(self, group: int) -> PoolPass:
+    def gathered(self, group: int) -> Self:
         """Return the pass with what is alike put together, as it is planned from 2020 H2 on.
 
         Forward, batch elements are further channels. Where windows do not overlap and fill the
@@ -112,25 +130,6 @@ class PoolPass:
             ceil_div(self.op.batch, plan.batch_split),
             tuple(map(ceil_div, self.out_field, plan.field_split)),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class PoolPlan:
-    """How one pass is split: channels processed together, parts of channel groups, batch and field.
-
-    The cost is the planner's own estimate.
-    """
-
-    channel_grouping: int
-    channel_split: int
-    batch_split: int
-    field_split: tuple[int, ...]
-    cost_cycles: int = 0
-
-    @classmethod
-    def of(cls, split: Sequence[int], cost_cycles: int = 0) -> PoolPlan:
-        """Return the plan whose numbers, field last, are those of `split`."""
-        return cls(*split[:3], tuple(split[3:]), cost_cycles)
 
 
 def _splits(asked: PoolPass, grouping: int, tiles: int) -> Iterator[tuple[int, ...]]:

@@ -6,10 +6,9 @@ is one (batch, hidden) tensor, spread over tiles in grains of 16 hidden units of
 whole sequences lie on the same tiles, so a slice along time stays on its tile.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from math import gcd
+from typing import Self
 
 from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.matmul import (
@@ -40,7 +39,7 @@ class StateLayout:
     per_tile: int
 
     @classmethod
-    def of(cls, batch: int, size: int, chip: Chip) -> StateLayout:
+    def of(cls, batch: int, size: int, chip: Chip) -> Self:
         """Spread a state over a chip (Rnn.cpp, calculateTileUsage)."""
         grain = gcd(GRAIN, size)
         grains = batch * size // grain

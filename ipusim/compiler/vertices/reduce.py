@@ -5,13 +5,11 @@ lib/popops/reduction/ReductionConnection.cpp (choice of vertex, sharing among wo
 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ipusim.compiler.tiles import Tile, ceil_div, element_bytes, split_sizes
 
@@ -73,7 +71,7 @@ class ReduceVertex:
         return self.tile.width(self.output)
 
     @cached_property
-    def halves(self) -> tuple[ReduceVertex, ReduceVertex]:
+    def halves(self) -> tuple[Self, Self]:
         """The vertex that makes partials, and that which combines them."""
         return replace(self, output=self.partials), replace(self, inputs=self.partials)
 
