@@ -50,13 +50,14 @@ def _search(problems: np.ndarray, vertices: np.ndarray, spans: np.ndarray, work:
         for coarse in (True, False):
             if coarse and (work.best_cycles < UNBOUNDED or not work.pruned):
                 continue
+            work.coarse = coarse
             for at in range(work.first_problem, work.last_problem + 1):
                 begin, end = spans[at]
                 if coarse and not serial_splits:
                     end = begin + 1
                 for which in range(begin, end):
                     work.problem, work.vertex = at, which
-                    search_vertex(problems[at], vertices[which], work, serial_splits, coarse)
+                    search_vertex(problems[at], vertices[which], work, serial_splits)
 
 
 @njit(cache=True)

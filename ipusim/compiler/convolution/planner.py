@@ -230,11 +230,7 @@ def _found(work: np.ndarray) -> bool:
 
 
 def executed_plan(
-    transform: Transform,
-    problem: np.ndarray,
-    vertex: np.ndarray,
-    work: np.ndarray,
-    **known: bool,
+    transform: Transform, problem: np.ndarray, vertex: np.ndarray, work: np.ndarray, **known: bool
 ) -> Plan:
     """Return the best partition of a search as a plan, with the costs of what runs.
 

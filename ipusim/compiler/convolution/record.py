@@ -59,7 +59,7 @@ COST = integers(
 )
 WORK = integers(
     # The problems that are its transforms; how it is searched; what is looked at; what was found.
-    "first_problem last_problem temp_limit minimise_memory pruned problem vertex",
+    "first_problem last_problem temp_limit minimise_memory pruned coarse problem vertex",
     "best_cycles best_bytes best_problem best_vertex evaluations",
     ("best", SPLIT),
     ("split", SPLIT),
@@ -72,7 +72,7 @@ UNBOUNDED = 1 << 60
 # Typed: for a literal, numba would compile every function that gets it a second time.
 NOTHING = np.int64(0)
 ONE = np.int64(1)
-EVERY = np.bool_(False)
+EVERY = np.int64(0)
 
 _EMPTY = np.zeros(1, WORK)
 _EMPTY["best_cycles"] = _EMPTY["best_bytes"] = UNBOUNDED

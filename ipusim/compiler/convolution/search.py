@@ -88,12 +88,10 @@ def _first_channel_split(grains: int, serial: int, whole: bool, coarse: bool) ->
 
 
 @njit(cache=True, inline="always")
-def search_vertex(
-    problem: np.void, vertex: np.void, work: np.void, serial_splits: bool, coarse: bool
-) -> None:
+def search_vertex(problem: np.void, vertex: np.void, work: np.void, serial_splits: bool) -> None:
     """Search the partitions of a vertex type for one that is better than what `work` holds.
 
-    Without `serial_splits` no channels are computed in parts one after the other; a `coarse` search
+    Without `serial_splits` no channels are computed in parts one after the other; a coarse search
     looks only at splits that divide evenly or are powers of two.
     """
     split, totals = work.split, work.totals
@@ -122,7 +120,7 @@ def search_vertex(
             # More serial parts cost more.
             if prunes and serial_floor(problem, work) > work.best_cycles:
                 break
-            _search_groups(problem, vertex, work, coarse)
+            _search_groups(problem, vertex, work)
             serial = next_serial_split(channels, grains, serial, problem.era)
 
 
@@ -161,7 +159,7 @@ def _evaluate(problem: np.void, vertex: np.void, work: np.void) -> None:
 
 
 @njit(cache=True, inline="always")
-def _search_groups(problem: np.void, vertex: np.void, work: np.void, coarse: bool) -> None:
+def _search_groups(problem: np.void, vertex: np.void, work: np.void) -> None:
     """Loop over splits of groups, kernel and input channels."""
     totals, split, part, tiles = work.totals, work.split, work.part, problem.tiles
     outer, middle = problem.dims[0].kernel, problem.dims[1].kernel
@@ -180,7 +178,7 @@ def _search_groups(problem: np.void, vertex: np.void, work: np.void, coarse: boo
                 fill_kernel(problem, vertex, work)
                 depth = kernels.kernel * inner.kernel
                 left = tiles // (split.group * depth)
-                s_in = _first_channel_split(in_grains, split.in_serial, one_in, coarse)
+                s_in = _first_channel_split(in_grains, split.in_serial, one_in, work.coarse)
                 while s_in <= min(in_grains, left):
                     split.in_chans = s_in
                     part.in_grains = -(-in_grains // (s_in * split.in_serial))
@@ -188,11 +186,11 @@ def _search_groups(problem: np.void, vertex: np.void, work: np.void, coarse: boo
                     split.out_chans = 1
                     _least_outputs(problem, work, out_part, left // s_in)
                     if _may_improve(problem, vertex, work):
-                        _search_outputs(problem, vertex, work, left // s_in, coarse)
-                    s_in = next_channel_split(in_grains, s_in, split.in_serial, coarse)
+                        _search_outputs(problem, vertex, work, left // s_in)
+                    s_in = next_channel_split(in_grains, s_in, split.in_serial, work.coarse)
                 inner.kernel = next_split(middle, inner.kernel, EVERY)
             kernels.kernel = next_split(outer, kernels.kernel, EVERY)
-        split.group = next_split(totals.group_grains, split.group, coarse)
+        split.group = next_split(totals.group_grains, split.group, work.coarse)
 
 
 @njit(cache=True, inline="always")
@@ -214,15 +212,13 @@ def _least_outputs(problem: np.void, work: np.void, out_grains: int, tiles: int)
 
 
 @njit(cache=True, inline="always")
-def _search_outputs(
-    problem: np.void, vertex: np.void, work: np.void, tiles: int, coarse: bool
-) -> None:
+def _search_outputs(problem: np.void, vertex: np.void, work: np.void, tiles: int) -> None:
     """Loop over splits of output channels on `tiles` tiles."""
     totals, split, part = work.totals, work.split, work.part
     out_grains, positions = totals.out_grains, totals.positions
     one_out = vertex.method == SLIC or vertex.method == VMAC
     rows = problem.dims[0].out
-    s_out = _first_channel_split(out_grains, split.out_serial, one_out, coarse)
+    s_out = _first_channel_split(out_grains, split.out_serial, one_out, work.coarse)
     while s_out <= min(out_grains, tiles):
         split.out_chans = s_out
         part.out_grains = -(-out_grains // (s_out * split.out_serial))
@@ -240,14 +236,12 @@ def _search_outputs(
             part.columns = positions // rows
             hopeful = _may_improve(problem, vertex, work)
         if hopeful:
-            _search_field(problem, vertex, work, left, coarse)
-        s_out = next_channel_split(out_grains, s_out, split.out_serial, coarse)
+            _search_field(problem, vertex, work, left)
+        s_out = next_channel_split(out_grains, s_out, split.out_serial, work.coarse)
 
 
 @njit(cache=True, inline="always")
-def _search_field(
-    problem: np.void, vertex: np.void, work: np.void, tiles: int, coarse: bool
-) -> None:
+def _search_field(problem: np.void, vertex: np.void, work: np.void, tiles: int) -> None:
     """Loop over splits of batch and outer field on `tiles` tiles."""
     split, batch = work.split, problem.batch
     outer, middle = problem.dims[0].out, problem.dims[1].out
@@ -260,17 +254,15 @@ def _search_field(
             planes.field = 1
             while planes.field <= min(middle, tiles // (split.batch * rows.field)):
                 left = tiles // (split.batch * rows.field * planes.field)
-                _search_rows(problem, vertex, work, left, coarse)
-                planes.field = next_split(middle, planes.field, coarse)
-            rows.field = next_split(outer, rows.field, coarse)
-        split.batch = next_split(batch, split.batch, coarse)
+                _search_rows(problem, vertex, work, left)
+                planes.field = next_split(middle, planes.field, work.coarse)
+            rows.field = next_split(outer, rows.field, work.coarse)
+        split.batch = next_split(batch, split.batch, work.coarse)
     split.dims[2].field = 1
 
 
 @njit(cache=True)
-def _search_rows(
-    problem: np.void, vertex: np.void, work: np.void, tiles: int, coarse: bool
-) -> None:
+def _search_rows(problem: np.void, vertex: np.void, work: np.void, tiles: int) -> None:
     """Loop over splits of the innermost dimension, from fine to coarse until none can be better."""
     totals, split, part, last = work.totals, work.split, work.part, problem.dims[2]
     grains, grain = totals.last_grains, totals.field_grain
@@ -304,6 +296,6 @@ def _search_rows(
                 split.broadcast = broadcast
                 _evaluate(problem, vertex, work)
             split.broadcast = 0
-        if coarse:
+        if work.coarse:
             break
         share = -(-grains // (s_last - 1)) if s_last > 1 else grains + 1

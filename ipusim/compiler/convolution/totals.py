@@ -63,9 +63,7 @@ def fill_grains(problem: np.void, vertex: np.void, work: np.void) -> bool:
 
 
 @njit(cache=True, inline="always")
-def _arithmetic_floor(
-    problem: np.void, vertex: np.void, work: np.void, kernel_elements: int
-) -> int:
+def _arithmetic_floor(problem: np.void, vertex: np.void, work: np.void, taps: int) -> int:
     """Cycles of the multiply-accumulates, and to start them, all tiles together."""
     totals, method = work.totals, vertex.method
     positions = totals.positions // totals.steps
@@ -74,7 +72,7 @@ def _arithmetic_floor(
     lanes = 8 // problem.in_bytes
     if method == AMP:
         outer = problem.dims[0].kernel
-        rows = -(-outer // vertex.filter_height) * (kernel_elements // outer)
+        rows = -(-outer // vertex.filter_height) * (taps // outer)
         # Some tile loads each block of weights, and its workers run.
         started = vertex.weight_load
         if not totals.one_by_one:
@@ -83,13 +81,13 @@ def _arithmetic_floor(
     if method == HMAC:
         rates = vertex.hmac_one_by_one
         started = WORKERS * (rates.worker + rates.per_row)
-        return grains * kernel_elements * (started + positions * rates.per_position)
+        return grains * taps * (started + positions * rates.per_position)
     if method == SLIC:
         last = problem.dims[2].kernel
         data_passes = 1 if vertex.units == 4 else 2
-        return each * -(-last // 4) * (kernel_elements // last) * data_passes
+        return each * -(-last // 4) * (taps // last) * data_passes
     if method == VMAC:
-        return each * kernel_elements * 2
+        return each * taps * 2
     return each * vertex.out_chans_per_group // lanes
 
 
