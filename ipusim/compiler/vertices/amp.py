@@ -13,19 +13,16 @@ loops over output before input channels, the other way round than here: what a g
 of the inner loop.
 """
 
-from functools import cache
-from pathlib import Path
-
 import numpy as np
 
 from ipusim.compiler.vertices.conv import (
     AMP,
     ERA_1_0,
+    numbers,
     run_cycles,
     vertex_type,
     zero_partials_cycles,
 )
-from ipusim.files import read_records
 from ipusim.kernel_cache import njit
 
 
@@ -49,7 +46,7 @@ def amp_vertex(
     if in_per != depth:
         depth = depth * units // units_on_chip
     passes, height = out_per // units, depth // in_per
-    cells = _numbers()[era, *types, 16 if units == 16 or in_bytes == 1 else 8]
+    cells = numbers("amp.csv", 4)[era, *types, 16 if units == 16 or in_bytes == 1 else 8]
     first, later, (*one_by_one, per_pass), worker, nx1, setup = cells
     one_by_one[-1] += passes * per_pass
     return vertex_type(
@@ -64,16 +61,6 @@ def amp_vertex(
         one_by_one=tuple(one_by_one),
         nx1=(*nx1, setup[min(height, 3) - 1], _run(worker, lag=9)),
     )
-
-
-@cache
-def _numbers() -> dict[tuple[int, ...], list[list[int]]]:
-    """Return the cells of amp.csv by era, bytes of inputs and partials, and units."""
-    lines = [[*line.values()] for line in read_records(Path(__file__).with_suffix(".csv"))]
-    return {
-        tuple(map(int, key)): [[int(number) for number in cell.split("/")] for cell in cells]
-        for *key, cells in ((*line[:4], line[4:]) for line in lines)
-    }
 
 
 def _run(cell: list[int], *, lag: int) -> tuple[int, ...]:

@@ -18,10 +18,13 @@ integers.  A tile has six worker contexts that issue in turn, so a worker's inst
 multiplied by six to give tile cycles.
 """
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ipusim.files import read_records
 from ipusim.kernel_cache import njit
 
 ERA_1_0 = 0
@@ -87,6 +90,16 @@ def vertex_type(method: int, *grouping: int | np.ndarray, **constants: Any) -> n
     return vertex
 
 
+@cache
+def numbers(table: str, keys: int) -> dict[tuple[int, ...], list[list[int]]]:
+    """Return the cells of a table beside this file, each several numbers, by its first columns."""
+    lines = [[*line.values()] for line in read_records(Path(__file__).with_name(table))]
+    return {
+        tuple(map(int, line[:keys])): [[*map(int, cell.split("/"))] for cell in line[keys:]]
+        for line in lines
+    }
+
+
 # How many workers get distinct shares of the rows, by the number of rows modulo six.
 DISTINCT_SHARES = (1, 6, 3, 2, 3, 6)
 
@@ -145,8 +158,3 @@ def run_cycles(run: np.void, rows: int, row_length: int) -> int:
 def zero_partials_cycles(elements: int, groups: int) -> int:
     """Clear `groups` blocks of `elements` float partials (getZeroSupervisorVertexCycleEstimate)."""
     return (-(-elements // (2 * WORKERS)) + 5) * groups * WORKERS
-
-
-def zero_partials_fixed(era: int) -> int:
-    """Return what `zero_partials_cycles` leaves out: 12 cycles that tag 1.0.136 adds."""
-    return 12 if era == ERA_1_0 else 0

@@ -7,19 +7,17 @@ import numpy as np
 
 from ipusim.compiler.vertices.conv import (
     DISTINCT_SHARES,
-    ERA_1_0,
     ERA_2_0,
     ERA_2_4,
-    ERA_3_3,
     HMAC,
     OUTER_PRODUCT,
     SLIC,
     VMAC,
     WORKERS,
+    numbers,
     run_cycles,
     vertex_type,
     zero_partials_cycles,
-    zero_partials_fixed,
 )
 from ipusim.kernel_cache import njit
 
@@ -27,55 +25,26 @@ from ipusim.kernel_cache import njit
 def hmac_vertices(
     in_per: np.ndarray, out_per: int, in_bytes: int, partial_bytes: int, era: int
 ) -> np.ndarray:
-    """Return the HMAC vertices of some groupings of input channels."""
-    float_input, float_partials = in_bytes == 4, partial_bytes == 4
+    """Return the HMAC vertices of some groupings of input channels.
+
+    The numbers of hmac.csv, by era and bytes of inputs and partials: by what the output channels
+    are divided, and what is added before; of a dot product of whole vectors, cycles and channels of
+    a cycle; of another, cycles, and cycles of so many channels at most (getDenseDotProductCycles).
+    Then those of the supervisor, of a worker, and of its row, with several outputs and with one, in
+    which case the last are around its dot product.
+    """
+    several, even, odd, *rates = numbers("hmac.csv", 3)[era, in_bytes, partial_bytes]
+    outputs = (out_per + several[1]) // several[0]
+    scattered = odd[0] + odd[1] * (in_per // np.gcd(in_per, odd[2]))
+    whole = in_per % (8 // in_bytes) == 0
+    dot = np.where(whole, even[0] + in_per // even[1], scattered)
     grouping = (1, in_per, out_per, 0, partial_bytes, 8 // in_bytes)
     vertices = vertex_type(HMAC, *grouping, filter_height=1)
-    outputs = out_per
-    if not float_partials:
-        if era == ERA_3_3:
-            outputs = (outputs + 1) // 2
-        elif era != ERA_1_0:
-            outputs //= 2
-    dot = _dense_dot(in_per, float_input, float_partials, era)
-    fixed = 58 if float_input else (65 if era == ERA_3_3 else 63)
-    zeroing = WORKERS * (9 if float_partials else 10) if era != ERA_1_0 else 0
-    fixed += zeroing + zero_partials_fixed(era)
-    general, one_by_one = vertices["hmac"], vertices["hmac_one_by_one"]
-    retained = 6 if era == ERA_3_3 and not float_input else 0
-    general["worker"], general["per_row"] = 16 - retained, 19
-    general["per_position"] = 7 + outputs * dot
-    general["fixed"] = fixed
-    if era == ERA_3_3:
-        general["fixed"] += WORKERS * (0 if float_partials else 6)
-    one_by_one[:] = general
-    if era == ERA_3_3 and float_partials and not float_input:
-        one_by_one["worker"], one_by_one["per_row"] = 16 - 15, 13
-        one_by_one["fixed"] = fixed - 10 + WORKERS * 15
-        if outputs == 1:
-            one_by_one["per_row"], one_by_one["per_position"] = 13 + 1, 2 + dot
+    for name, (fixed, worker, *row, around) in zip(("hmac", "hmac_one_by_one"), rates, strict=True):
+        of = vertices[name]
+        of["fixed"], of["worker"], of["per_row"] = fixed, worker, row[outputs == 1]
+        of["per_position"] = (around if outputs == 1 else 7) + outputs * dot
     return vertices
-
-
-def _dense_dot(size: np.ndarray, float_input: bool, float_partials: bool, era: int) -> np.ndarray:
-    """Return the cycles of one dot product over `size` channels (getDenseDotProductCycles)."""
-    per_64_bits = 2 if float_input else 4
-    even = size % per_64_bits == 0
-    if era == ERA_1_0:
-        if float_input:
-            return np.where(even, 4 + size, 4 + 2 * size)
-        return np.where(even, 6 + size // 4, 4 + size)
-    if era <= ERA_2_4:
-        if float_input:
-            return np.where(even, 7 + size, 7 + 2 * size)
-        if float_partials:
-            return np.where(even, 7 + size // 4, 7 + size)
-        return np.where(even, 11 + size // 4, 12 + size)
-    half_half = not float_input and not float_partials
-    outputs = 2 if half_half else 1
-    fixed = 3 * outputs + (1 if half_half else 0) + 4 - (0 if float_input else 1)
-    width = np.gcd(size, per_64_bits)
-    return fixed + size // width + np.where(even, 0, outputs + size // width)
 
 
 @njit(cache=True)
