@@ -243,7 +243,6 @@ class Emitter:
         `popnn::nonLinearity` of 2020-01 copies its input to the output first, if they differ
         (lib/popnn/NonLinearity.cpp, tag 1.0.136).
         """
-        function = codelets.canonical_function(function)
         cycles = self.unary_cycles(function, x, in_place=in_place)
         vertex, copied, library = "popops::UnaryOp1D", 0, self.codelets.library
         if function in tables.NON_LINEARITY[library]:
@@ -264,7 +263,6 @@ class Emitter:
         exchanged: bool = False,
     ) -> None:
         """Combine two tensors of one shape; the second may be `exchanged` from other tiles."""
-        function = codelets.canonical_function(function)
         received = self.tile_bytes(x) if exchanged else 0
         vertex = "BinaryOp1D" + _suffix(in_place)
         self._loop(name or function, vertex, function, x, received=received)
@@ -277,7 +275,6 @@ class Emitter:
         self, function: str, x: Placed, channels: int, name: str = "", *, in_place: bool = False
     ) -> None:
         """Combine a tensor with one value per channel, which must divide the elements."""
-        function = codelets.canonical_function(function)
         if channels < 1 or x.elements % channels:
             raise ConfigError(
                 f"{channels} broadcast values do not divide {x.elements} elements: "

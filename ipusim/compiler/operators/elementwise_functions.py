@@ -11,11 +11,7 @@ from pathlib import Path
 
 from ipusim.compiler.tiles import CODELET_VERSIONS
 from ipusim.compiler.vertices import tables
-from ipusim.compiler.vertices.elementwise import (
-    binary_functions,
-    canonical_function,
-    unary_functions,
-)
+from ipusim.compiler.vertices.elementwise import binary_functions, unary_functions
 from ipusim.compiler.vertices.training import Expression
 from ipusim.errors import unknown_name
 from ipusim.files import read_records
@@ -25,8 +21,9 @@ _LINES = read_records(Path(__file__).with_suffix(".csv"))
 COMPOSED: dict[str, tuple[str, ...]] = {
     line["function"]: tuple(line["series"].split()) for line in _LINES if line["series"]
 }
-"""Functions without a vertex of their own, at least in early versions: the popops operations that
-compute them. Comparisons, logic and selection are charged one compare per element."""
+"""Functions without a vertex of their own or of this name, at least in early versions: the popops
+operations that compute them. Comparisons, logic and selection are charged one compare per element.
+"""
 
 EXPRESSIONS: dict[str, Expression] = {
     line["function"]: Expression(
@@ -56,7 +53,7 @@ def gradient_functions(version: str) -> list[str]:
 
 def known_functions(version: str) -> list[str]:
     """Return every function name that can be lowered."""
-    names = {*COMPOSED, *EXPRESSIONS, *RANDOM, *tables.SYNONYMS, *gradient_functions(version)}
+    names = {*COMPOSED, *EXPRESSIONS, *RANDOM, *gradient_functions(version)}
     return sorted(names.union(unary_functions(version), binary_functions(version)))
 
 
@@ -66,11 +63,10 @@ def vertices_of(function: str, version: str) -> tuple[str, ...]:
     A step that only a later version of the estimators has becomes one compare.
     """
     known = (*unary_functions(version), *binary_functions(version))
-    canonical = canonical_function(function)
-    if canonical in known:
-        return (canonical,)
-    if canonical in COMPOSED:
-        return tuple(part if part in known else FALLBACK for part in COMPOSED[canonical])
-    if canonical in unary_functions(CODELET_VERSIONS[-1]):
+    if function in known:
+        return (function,)
+    if function in COMPOSED:
+        return tuple(part for one in COMPOSED[function] for part in vertices_of(one, version))
+    if function in unary_functions(CODELET_VERSIONS[-1]):
         return (FALLBACK,)
     raise unknown_name("elementwise function", function, known_functions(version))

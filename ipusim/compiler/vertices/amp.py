@@ -18,11 +18,11 @@ import numpy as np
 from ipusim.compiler.vertices.conv import (
     AMP,
     ERA_1_0,
-    numbers,
     run_cycles,
     vertex_type,
     zero_partials_cycles,
 )
+from ipusim.compiler.vertices.tables import numbers
 from ipusim.kernel_cache import njit
 
 

@@ -18,13 +18,10 @@ integers.  A tile has six worker contexts that issue in turn, so a worker's inst
 multiplied by six to give tile cycles.
 """
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ipusim.files import read_records
 from ipusim.kernel_cache import njit
 
 ERA_1_0 = 0
@@ -88,16 +85,6 @@ def vertex_type(method: int, *grouping: int | np.ndarray, **constants: Any) -> n
     for name, value in constants.items():
         vertex[name] = value
     return vertex
-
-
-@cache
-def numbers(table: str, keys: int) -> dict[tuple[int, ...], list[list[int]]]:
-    """Return the cells of a table beside this file, each several numbers, by its first columns."""
-    lines = [[*line.values()] for line in read_records(Path(__file__).with_name(table))]
-    return {
-        tuple(map(int, line[:keys])): [[*map(int, cell.split("/"))] for cell in line[keys:]]
-        for line in lines
-    }
 
 
 # How many workers get distinct shares of the rows, by the number of rows modulo six.

@@ -23,12 +23,6 @@ REGROUP_GRAIN_BYTES = 8
 _FLOATING = {"float16", "float32"}
 
 
-def canonical_function(function: str) -> str:
-    """Return the name under which a function is tabulated."""
-    key = function.lower()
-    return tables.SYNONYMS.get(key, key)
-
-
 def unary_functions(version: str) -> list[str]:
     """Return the one-operand functions that have a vertex."""
     return sorted(tables.LOOPS["UnaryOp1D"][version].keys() | tables.NON_LINEARITY[version].keys())

@@ -14,11 +14,11 @@ from ipusim.compiler.vertices.conv import (
     SLIC,
     VMAC,
     WORKERS,
-    numbers,
     run_cycles,
     vertex_type,
     zero_partials_cycles,
 )
+from ipusim.compiler.vertices.tables import numbers
 from ipusim.kernel_cache import njit
 
 

@@ -8,6 +8,7 @@ lib/popnn/PerformanceEstimation.hpp. Loops that process one natural vector are r
 of numbers in each cell, or none where there is no such vertex.
 """
 
+from functools import cache
 from pathlib import Path
 
 from ipusim.compiler.tiles import CODELET_VERSIONS
@@ -63,18 +64,12 @@ NON_LINEARITY_GRAD = LOOPS.pop("non-linearity gradient")
 """Cycles of the gradient of a non-linearity, ``one element/one vector``. At tag 1.0.136 every kind
 took 3 per vector."""
 
-# Names under which workloads know the same functions.
-SYNONYMS = {
-    "divide": "div",
-    "exponent": "exp",
-    "greater_than": "greater",
-    "maximum": "max",
-    "minimum": "min",
-    "multiply": "mul",
-    "negate": "neg",
-    "power": "pow",
-    "reciprocal": "inverse",
-    "silu": "swish",
-    "subtract": "sub",
-    "bias_add": "add",
-}
+
+@cache
+def numbers(table: str, keys: int) -> dict[tuple[int, ...], list[list[int]]]:
+    """Return the cells of a table beside this file, each several numbers, by its first columns."""
+    lines = [[*line.values()] for line in read_records(Path(__file__).with_name(table))]
+    return {
+        tuple(map(int, line[:keys])): [[*map(int, cell.split("/"))] for cell in line[keys:]]
+        for line in lines
+    }
