@@ -137,11 +137,13 @@ class Folding:
         if node.op_type in _SHAPE_ONLY and any(node.input):
             return self._values(node)[0].root
         sources = tuple(self._source(x) for x in node.input if x)
-        given = repr(sorted(node.given.items()))
-        key: tuple = (node.op_type, sources, node.output.index(name), given)
-        if not sources:
-            if name_in_body(name) == name:
-                return None
+        key: tuple
+        if sources:
+            given = repr(sorted(node.given.items()))
+            key = (node.op_type, sources, node.output.index(name), given)
+        elif name_in_body(name) == name:
+            return None
+        else:
             key = (node.op_type, name_in_body(name))
         return self._computed.setdefault(key, name)
 

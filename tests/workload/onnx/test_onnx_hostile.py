@@ -6,7 +6,7 @@ import time
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx_single_op import make_model, single
 
 from ipusim.errors import WorkloadError
@@ -174,6 +174,15 @@ def test_external_data(tmp_path, entry, message):
     else:
         with pytest.raises(WorkloadError, match=message):
             from_onnx(path)
+
+
+def test_weights_in_nodes_are_read_soon():
+    weights = numpy_helper.from_array(np.ones((4096, 2048), np.float32))
+    nodes = [_node("Constant", [], ["w"], value=weights), _node("MatMul", ["x", "w"], ["y"])]
+    model = make_model(nodes, {"x": ["n", 4096]}, ["y"])
+    start = time.process_time()
+    assert from_onnx(model).graph().parameters == 4096 * 2048
+    assert time.process_time() - start < 2
 
 
 def test_a_hundred_thousand_nodes():
