@@ -6,7 +6,7 @@ pieces compute, the rest by its pattern. Each rule looks at one anchor and repla
 what it finds; pieces that nobody else reads then fall away.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import dropwhile, permutations, product
@@ -17,7 +17,7 @@ import numpy as np
 
 from ipusim.workload.onnx.context import ImportContext, Value
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.shapes import FLOAT, MISFITS, Call, by_names, reduced_axes
+from ipusim.workload.onnx.shapes import FLOAT, MISFITS, UNARY, Call, by_names, reduced_axes
 
 _erf = np.vectorize(erf)
 
@@ -60,6 +60,9 @@ _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Reciprocal")
 """Pieces that follow the one at which a function is looked for."""
 _SUMS = ("ReduceSum", "ReduceMean", "ReduceMax")
 _RENAMES = ("Cast", "Identity")
+_OF_ELEMENTS = (*UNARY.split(), "Add", "Sub", "Mul", "Div", "Pow")
+"""Functions of single elements, if all operands but one are numbers: constants of such shapes."""
+_NUMBERS = ((), (1,))
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 _MOST_FOLLOWING, _MOST_PIECES, _MOST_AXES = 8, 16, 6
 
@@ -517,13 +520,40 @@ def flags(pieces: Pieces, node: Node) -> None:
 
 
 def turned_back(pieces: Pieces, node: Node) -> None:
-    """A transpose that undoes the one before it: operators with channels last come in pairs."""
-    before = pieces.maker(node.input[0], "Transpose") if len(node.output) == 1 else None
+    """A transpose that undoes the one before it: operators with channels last come in pairs.
+
+    Functions of single elements between the two, which tf2onnx leaves there, run without them.
+    """
+    functions = list(_functions_before(pieces, node))
+    name = functions[-1][1] if functions else node.input[0]
+    before = pieces.maker(name, "Transpose") if len(node.output) == 1 else None
     orders = [item.given.get("perm") for item in (before, node) if item is not None]
     if before is None or not all(orders) or len(before.output) > 1:
         return
-    if [orders[0][axis] for axis in orders[1]] == sorted(orders[0]):
-        pieces.replace(node, "Identity", before.input[:1], "transposes that cancel")
+    if [orders[0][axis] for axis in orders[1]] != sorted(orders[0]):
+        return
+    source = before.input[0]
+    for function, name in reversed(functions):
+        pieces.read(function, function.input.index(name), source)
+        value = pieces.context.values[function.output[0]]
+        value.shape, source = pieces.shape(source), function.output[0]
+    pieces.replace(node, "Identity", [source], "transposes that cancel")
+
+
+def _functions_before(pieces: Pieces, node: Node) -> Iterator[tuple[Node, str]]:
+    """Give the functions of single elements behind each other that only a node reads, last first.
+
+    Each with the value that it is a function of; what else it takes are numbers.
+    """
+    name = node.input[0]
+    while (maker := pieces.maker(name, *_OF_ELEMENTS)) and pieces.source(name) == name:
+        data = [x for x in maker.input if x and not pieces.is_static(x)]
+        numbers = [x for x in maker.input if x and pieces.is_static(x)]
+        alone = len(pieces.readers.get(name, ())) == 1 and name not in pieces.kept
+        if not alone or len(data) != 1 or not all(pieces.shape(x) in _NUMBERS for x in numbers):
+            return
+        name = data[0]
+        yield maker, name
 
 
 def whole_rows(pieces: Pieces, node: Node) -> None:

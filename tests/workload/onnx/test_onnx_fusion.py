@@ -75,6 +75,39 @@ def test_gelu_in_any_association(steps):
     assert sum(fused.values()) == 1
 
 
+def _gelu_turned(back="0,2,1", reads="v"):
+    """As tf2onnx leaves it behind a convolution whose channels are last."""
+    return [
+        *("e = Relu x", "t = Transpose e perm:0,2,1", "p = Pow t three", "q = Mul p cube"),
+        *(f"b = Transpose q perm:{back}", "r = Add e b", "s = Mul r tanh", "u = Tanh s"),
+        *("v = Add u one", "h = Mul e half", "g = Mul h v", f"y = Add g {reads}"),
+    ]
+
+
+def test_transposes_around_functions_of_elements_cancel():
+    graph, fused = _fused(_model(_gelu_turned(reads="one")))
+    assert [op.function for op in graph.ops] == ["relu", "gelu", "add"]
+    assert fused == {"transposes that cancel": 1, "gelu (tanh)": 1}
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps"),
+    [
+        (("n", 4, 8), [*_gelu_turned(reads="z"), "z = Transpose q perm:0,2,1"]),
+        (("n", 4, 4), _gelu_turned(back="0,1,2", reads="one")),
+        (
+            ("n", 4, 8),
+            ["t = Transpose x perm:0,2,1", "p = Add t row", "y = Transpose p perm:0,2,1"],
+        ),
+    ],
+)
+def test_transposes_that_others_need_or_that_turn_on_stay(shape, steps):
+    model = _model(steps, shape, row=np.ones(4, np.float32))
+    graph, fused = _fused(model)
+    assert "transposes that cancel" not in fused
+    assert "transpose" in [op.function for op in graph.ops]
+
+
 @pytest.mark.parametrize(
     "steps",
     [
