@@ -17,13 +17,7 @@ from ipusim.numerics.kernels.convolution import (
     widened,
 )
 from ipusim.numerics.kernels.matmul import multiply
-from ipusim.numerics.operators.registry import (
-    Applied,
-    Arrays,
-    Operator,
-    attributes_of,
-    reduce_to_shape,
-)
+from ipusim.numerics.operators import registry
 from ipusim.numerics.program import Node
 from ipusim.workload.operators.conv import Conv, conv_data_gradient
 from ipusim.workload.operators.matmul import MatMul
@@ -57,9 +51,9 @@ def _window(conv: Conv) -> Window:
     )
 
 
-def _operands(node: Node, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, Conv]:
+def _operands(node: Node, inputs: registry.Arrays) -> tuple[np.ndarray, np.ndarray, Conv]:
     """Return input and weights of a plain convolution."""
-    conv = attributes_of(node, inputs)
+    conv = registry.attributes_of(node, inputs)
     if len(conv.field) > _MOST_DIMENSIONS:
         raise WorkloadError(
             f"Operator {node.name!r} has {len(conv.field)} spatial dimensions, of which numerics "
@@ -111,7 +105,7 @@ def _sums(x: np.ndarray, weights: np.ndarray, conv: Conv, arithmetic: Arithmetic
     return np.ascontiguousarray(y.reshape(len(x), -1, *y.shape[1:]).swapaxes(1, 2))
 
 
-def _conv_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+def _conv_forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
     x, weights, conv = _operands(node, inputs)
     y = _sums(x, weights, conv, arithmetic)
     if len(inputs) > 2 and inputs[2] is not None:
@@ -119,7 +113,7 @@ def _conv_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np
     return [y.reshape(*y.shape[:2], *y.shape[y.ndim - len(conv.field) :])]
 
 
-def _conv_backward(applied: Applied) -> list[np.ndarray | None]:
+def _conv_backward(applied: registry.Applied) -> list[np.ndarray | None]:
     node, inputs, arithmetic = applied.node, applied.inputs, applied.arithmetic
     x, weights, conv = _operands(node, inputs)
     gradient = _flat(applied.gradients[0])
@@ -143,7 +137,7 @@ def _conv_backward(applied: Applied) -> list[np.ndarray | None]:
         results[1] = arithmetic.store(dw).reshape(inputs[1].shape)
     if len(inputs) > 2 and applied.wanted[2]:
         channels = (1, gradient.shape[1], *(1,) * (gradient.ndim - 2))
-        results[2] = reduce_to_shape(gradient, channels, arithmetic).reshape(-1)
+        results[2] = registry.reduce_to_shape(gradient, channels, arithmetic).reshape(-1)
     return results
 
 
@@ -152,16 +146,18 @@ def _bias_shape(node: Node, x: np.ndarray) -> tuple[int, ...]:
     return tuple(size if place == axis else 1 for place, size in enumerate(x.shape))
 
 
-def _bias_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+def _bias_forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
     x, bias = inputs
     return [arithmetic.store(x + bias.reshape(_bias_shape(node, x)))]
 
 
-def _bias_backward(applied: Applied) -> list[np.ndarray | None]:
+def _bias_backward(applied: registry.Applied) -> list[np.ndarray | None]:
     x, bias = applied.inputs
     gradient = applied.gradients[0]
     shape = _bias_shape(applied.node, x)
-    summed = reduce_to_shape(gradient, shape, applied.arithmetic) if applied.wanted[1] else None
+    summed = (
+        registry.reduce_to_shape(gradient, shape, applied.arithmetic) if applied.wanted[1] else None
+    )
     return [gradient, None if summed is None else summed.reshape(bias.shape)]
 
 
@@ -193,7 +189,7 @@ class _Pair:
         y = _product(self.a, self.b, arithmetic, flip_a=self.flip_a, flip_b=self.flip_b)
         return y.reshape(self.shape)
 
-    def gradients(self, gradient: np.ndarray, applied: Applied) -> list[np.ndarray | None]:
+    def gradients(self, gradient: np.ndarray, applied: registry.Applied) -> list[np.ndarray | None]:
         """Return the gradients of both operands of ``C = A B``, each as stored."""
         a, b, arithmetic = self.a, self.b, applied.arithmetic
         rows, columns = a.shape[2 if self.flip_a else 1], b.shape[1 if self.flip_b else 2]
@@ -214,14 +210,14 @@ class _Pair:
                 operand = applied.inputs[place]
                 if result.size != operand.size:
                     full = result.reshape(*self.lead, *result.shape[1:])
-                    result = reduce_to_shape(full, shape, arithmetic)
+                    result = registry.reduce_to_shape(full, shape, arithmetic)
                 results[place] = result.reshape(operand.shape)
         return results
 
 
-def _grouped(node: Node, inputs: Arrays) -> _Pair:
+def _grouped(node: Node, inputs: registry.Arrays) -> _Pair:
     """Return the operands of a "Product"."""
-    work: MatMul = attributes_of(node, inputs)
+    work: MatMul = registry.attributes_of(node, inputs)
     m, k, n, flip_a, flip_b = work.m, work.k, work.n, work.transpose_a, work.transpose_b
     a = inputs[0].reshape(work.groups, *((k, m) if flip_a else (m, k)))
     b = inputs[1].reshape(-1, *((n, k) if flip_b else (k, n)))
@@ -229,7 +225,7 @@ def _grouped(node: Node, inputs: Arrays) -> _Pair:
     return _Pair(a=a, b=b, flip_a=flip_a, flip_b=flip_b, **known)
 
 
-def _broadcast(node: Node, inputs: Arrays) -> _Pair:
+def _broadcast(node: Node, inputs: registry.Arrays) -> _Pair:
     """Return the operands of an ONNX MatMul."""
     rows = () if inputs[0].ndim == 1 else (inputs[0].shape[-2],)
     columns = () if inputs[1].ndim == 1 else (inputs[1].shape[-1],)
@@ -250,19 +246,19 @@ def _broadcast(node: Node, inputs: Arrays) -> _Pair:
     return _Pair(a=a, b=b, **known)
 
 
-def _of_pairs(pair: Callable[[Node, Arrays], _Pair]) -> Operator:
+def _of_pairs(pair: Callable[[Node, registry.Arrays], _Pair]) -> registry.Operator:
     """Return the operator that multiplies the operands that a function makes of its inputs."""
 
-    def forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+    def forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
         return [pair(node, inputs).product(arithmetic)]
 
-    def backward(applied: Applied) -> list[np.ndarray | None]:
+    def backward(applied: registry.Applied) -> list[np.ndarray | None]:
         return pair(applied.node, applied.inputs).gradients(applied.gradients[0], applied)
 
-    return Operator(forward=forward, backward=backward)
+    return registry.Operator(forward=forward, backward=backward)
 
 
-def _gemm(node: Node, inputs: Arrays) -> tuple[_Pair, np.float32, np.float32]:
+def _gemm(node: Node, inputs: registry.Arrays) -> tuple[_Pair, np.float32, np.float32]:
     """Return the operands of a Gemm, its alpha and its beta."""
     given = node.attributes
     flips = {"flip_a": bool(given.get("transA", 0)), "flip_b": bool(given.get("transB", 0))}
@@ -272,7 +268,7 @@ def _gemm(node: Node, inputs: Arrays) -> tuple[_Pair, np.float32, np.float32]:
     return pair, np.float32(given.get("alpha", 1.0)), np.float32(given.get("beta", 1.0))
 
 
-def _gemm_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+def _gemm_forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
     pair, alpha, beta = _gemm(node, inputs)
     y = pair.product(arithmetic)
     if alpha != 1:
@@ -282,7 +278,7 @@ def _gemm_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np
     return [y]
 
 
-def _gemm_backward(applied: Applied) -> list[np.ndarray | None]:
+def _gemm_backward(applied: registry.Applied) -> list[np.ndarray | None]:
     arithmetic, gradient = applied.arithmetic, applied.gradients[0]
     pair, alpha, beta = _gemm(applied.node, applied.inputs)
     results = pair.gradients(
@@ -292,16 +288,16 @@ def _gemm_backward(applied: Applied) -> list[np.ndarray | None]:
         wanted = applied.wanted[2]
         share = gradient if beta == 1 else arithmetic.store(beta * gradient)
         shape = applied.inputs[2].shape if wanted else ()
-        results.append(reduce_to_shape(share, shape, arithmetic) if wanted else None)
+        results.append(registry.reduce_to_shape(share, shape, arithmetic) if wanted else None)
     return results
 
 
 PRODUCTS = {
     **dict.fromkeys(
-        ("Conv", "ConvTranspose"), Operator(forward=_conv_forward, backward=_conv_backward)
+        ("Conv", "ConvTranspose"), registry.Operator(forward=_conv_forward, backward=_conv_backward)
     ),
-    "BiasAdd": Operator(forward=_bias_forward, backward=_bias_backward),
+    "BiasAdd": registry.Operator(forward=_bias_forward, backward=_bias_backward),
     "Product": _of_pairs(_grouped),
-    "Gemm": Operator(forward=_gemm_forward, backward=_gemm_backward),
+    "Gemm": registry.Operator(forward=_gemm_forward, backward=_gemm_backward),
     "MatMul": _of_pairs(_broadcast),
 }

@@ -16,19 +16,12 @@ from math import prod
 from typing import ClassVar
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.operators.base import (
-    PASSES,
-    Attributes,
-    Op,
-    Sizes,
-    check_forward,
-    windowed_field,
-)
+from ipusim.workload.operators import base
 from ipusim.workload.operators.gradient import Backward, gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conv(Attributes):
+class Conv(base.Attributes):
     """A convolution, or, with ``input_dilation``, a transposed one.
 
     Channels are totals over all groups. ``input_dilation`` spreads the input by zeros before the
@@ -39,7 +32,7 @@ class Conv(Attributes):
     """
 
     VARIANT: ClassVar[str] = "pass_kind"
-    CHOICES: ClassVar = {"pass_kind": PASSES}
+    CHOICES: ClassVar = {"pass_kind": base.PASSES}
     PER_DIMENSION: ClassVar = ("kernel", "stride", "padding_lower", "padding_upper", "dilation")
     POSITIVE: ClassVar = (
         "batch",
@@ -86,7 +79,7 @@ class Conv(Attributes):
         field = self.field
         if self.input_dilation:
             field = tuple((n - 1) * s + 1 for n, s in zip(field, self.input_dilation, strict=True))
-        return windowed_field(self, field, self.dilation)
+        return base.windowed_field(self, field, self.dilation)
 
     @property
     def macs(self) -> int:
@@ -116,7 +109,7 @@ class Conv(Attributes):
         """Number of weights."""
         return self.out_channels * (self.in_channels // self.groups) * prod(self.kernel)
 
-    def sizes(self, op: Op) -> Sizes:
+    def sizes(self, op: base.Op) -> base.Sizes:
         """Elements of the input, the weights and the result."""
         return (
             (op.inputs[0], self.batch * self.in_channels * prod(self.field)),
@@ -132,7 +125,7 @@ def conv_data_gradient(conv: Conv) -> Conv:
     the forward input. The kernel is read rotated by half a turn in every dimension, with input and
     output channels of each group exchanged; the incoming gradient is spread by the forward stride.
     """
-    check_forward(conv, conv.pass_kind)
+    base.check_forward(conv, conv.pass_kind)
     # Of the forward sum y[o] += x[i] w[k], with o stride + k dilation - padding = i spread, the
     # gradient of x reads dy at i spread + (taps - 1 - k) dilation - lower.
     spread = _spread(conv)
@@ -165,7 +158,7 @@ def conv_weight_gradient(conv: Conv) -> Conv:
     the channels to sum over; the incoming gradient is the kernel, spread by the forward stride; the
     forward dilation is the stride.
     """
-    check_forward(conv, conv.pass_kind)
+    base.check_forward(conv, conv.pass_kind)
     spread = _spread(conv)
     # What the forward windows leave unread at the upper end is not read here either.
     upper = tuple(

@@ -8,11 +8,12 @@ as one tensor (`transformer`).
 from collections.abc import Callable
 from typing import Any
 
-from ipusim.errors import WorkloadError, check_name
+from ipusim.errors import check_name
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import (
     Shape,
     additive_mask,
+    check_count,
     drop,
     first_tokens,
     packed_mask,
@@ -60,18 +61,10 @@ def bert(
     sentence (N x sequences, 2). An item may hold `packed` sequences; above 1 tokens attend only to
     their own, and each has a first token. All layers have one `Shape`.
     """
-    if not 1 <= tokens <= POSITIONS:
-        raise WorkloadError(
-            f"Sequence length {tokens} of a BERT must be at least 1 and at most {POSITIONS}, the "
-            "positions that it learns."
-        )
+    check_count(g, "Sequence length", tokens, POSITIONS, "the positions that a BERT learns")
     check_name("head of a BERT", head, HEADS)
-    for what, number in (("masked tokens", masked_tokens), ("sequences", packed)):
-        if not 1 <= number <= tokens:
-            raise WorkloadError(
-                f"{number} {what} per item of a BERT are impossible: use 1 to {tokens}, the "
-                "sequence length."
-            )
+    for what, number in (("Masked tokens", masked_tokens), ("Sequences", packed)):
+        check_count(g, f"{what} per item", number, tokens, "the sequence length")
     shape = Shape(**layer)
     x, mask = _embed(g, (batch, tokens), vocabulary, shape, packed=packed > 1)
     x = encoder(g, x, shape, mask, layers=layers)

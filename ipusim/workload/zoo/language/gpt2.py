@@ -10,7 +10,7 @@ from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.registry import networks
 
 VOCABULARY = 50257
-POSITIONS = 1024
+POSITIONS, LEARNT = 1024, "the positions that GPT-2 learns"
 
 
 @networks
@@ -39,16 +39,8 @@ def gpt2(
         raise WorkloadError(f"{g.name!r} decodes from a cache: give its context, 1 or more tokens.")
     if context:
         argmax, sequence_length = True, 1 if decode else min(sequence_length, context)
-        if not 1 <= context <= POSITIONS:
-            raise WorkloadError(
-                f"Context {context} of {g.name!r} must be 1 to {POSITIONS} tokens, the positions "
-                "that GPT-2 learns."
-            )
-    if not 1 <= sequence_length <= POSITIONS:
-        raise WorkloadError(
-            f"Sequence length {sequence_length} of {g.name!r} must be at least 1 and at most "
-            f"{POSITIONS}, the positions that GPT-2 learns."
-        )
+        transformer.check_count(g, "Context", context, POSITIONS, LEARNT)
+    transformer.check_count(g, "Sequence length", sequence_length, POSITIONS, LEARNT)
     tokens = sequence_length
     wide = mask_kind == "float32"
     shape = transformer.Shape(hidden=hidden, heads=heads, wide_mask=wide)

@@ -71,6 +71,14 @@ class Shape:
         return self.head_size or self.hidden // self.heads
 
 
+def check_count(g: GraphBuilder, what: str, number: int, most: int, why: str) -> None:
+    """Raise `WorkloadError` for a number of something that a network cannot have."""
+    if not 1 <= number <= most:
+        raise WorkloadError(
+            f"{what} {number} of {g.name!r} must be at least 1 and at most {most}, {why}."
+        )
+
+
 def drop(g: GraphBuilder, name: str, x: str, shape: Shape, place: str = "output") -> str:
     """Add a dropout, if the network has any at such a place."""
     return g.dropout(name, x) if place in shape.drops else x
