@@ -200,13 +200,10 @@ def _chip(report: Report) -> Iterator[Finding]:
 
 
 def held(report: Report) -> pd.DataFrame:
-    """Return what lies on the fullest tile at the fullest moment.
+    """Return what lies on the fullest tile at the fullest moment, the largest first.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Largest first: what, category ("parameters", "code", "activation", "temporary"), bytes of a
-        tile and the tiles that hold it.
+    Columns are what, category ("parameters", "code", "activation", "temporary"), bytes of a tile
+    and the tiles that hold it.
     """
     import pandas as pd
 

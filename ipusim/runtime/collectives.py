@@ -74,13 +74,11 @@ def merged_sizes(tensor_bytes: Sequence[int], merge_bytes: int | None) -> tuple[
 
 
 def _ring_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
-    """Cost of reducing or gathering `size` bytes round one ring, and the bytes left per member.
-
-    Two ways, the quicker is taken, as the library does (poplibs
-    lib/popops/ReplicatedCollectives.cpp, tag 1.0.136): halves of each fragment go round in both
-    directions, members - 1 steps; or whole fragments go half way round and meet, fewer steps
-    with more data each. Either way a member sends members - 1 fragments.
-    """
+    """Cost of reducing or gathering `size` bytes round one ring, and the bytes left per member."""
+    # Two ways, the quicker is taken, as the library does (poplibs
+    # lib/popops/ReplicatedCollectives.cpp, tag 1.0.136): halves of each fragment go round in both
+    # directions, members - 1 steps; or whole fragments go half way round and meet, fewer steps with
+    # more data each. Either way a member sends members - 1 fragments.
     fragment = -(-size // ring.members)
     sent = (ring.members - 1) * fragment
     steps = ring.members - 1

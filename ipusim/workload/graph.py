@@ -191,14 +191,11 @@ class Graph:
 
 
 def _with_float8(graph: Graph) -> Graph:
-    """Return the same graph with products and dense convolutions of float8.
-
-    Weights are stored in it, activations are cast once before the first that reads them; sums leave
-    as half (poplibs lib/poplin/ConvVertexType.cpp: half partials alone). Convolutions with groups
-    stay float16: the vertices for few channels have no float8 form but one of SLIC.
-    """
+    """Return the same graph with products and dense convolutions of float8, others as they are."""
     tensors, ops = dict(graph.tensors), []
 
+    # Sums leave as half (poplibs lib/poplin/ConvVertexType.cpp: half partials alone). Convolutions
+    # with groups stay float16: the vertices for few channels have no float8 form but one of SLIC.
     def takes(op: Op) -> bool:
         return isinstance(op.params, MatMul) or (
             isinstance(op.params, Conv) and op.params.groups == 1

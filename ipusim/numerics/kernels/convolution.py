@@ -211,11 +211,7 @@ def _weight_range(x, gradient, reads, rounding, partial, start, stop):
 def weight_gradient(
     x: np.ndarray, gradient: np.ndarray, kernel: Pair, window: Window, rounding: Rounding
 ) -> np.ndarray:
-    """Return the gradient of the weights of a convolution, of size `kernel`.
-
-    Blocks of 16 samples and `SLICE_PASSES` positions are summed in the partials type and then
-    reduced in single precision, in the order of the batch.
-    """
+    """Return the gradient of the weights of a convolution, of size `kernel`."""
     batch, out_channels = gradient.shape[:2]
     in_group = x.shape[1] // window.groups
     blocks = -(-batch // PASS_DEPTH)
@@ -238,6 +234,8 @@ def weight_gradient(
         rounding,
         partial,
     )
+    # Blocks of 16 samples and `SLICE_PASSES` positions are summed in the partials type and then
+    # reduced in single precision, in the order of the batch.
     total = partial[0]
     for block in partial[1:]:
         total += block

@@ -56,12 +56,10 @@ class Rounding(NamedTuple):
 
 @njit(cache=True, inline="always")
 def random_bits(position: np.uint32, key: np.uint32, salt: np.uint32) -> np.uint32:
-    """Hash a position to 32 random bits.
-
-    A finaliser of multiplications and shifted exclusive-ors (the "lowbias32" constants of
-    C. Wellons' hash prospector); the salt in its middle keeps two streams from being shifted
-    copies of each other.
-    """
+    """Hash a position to 32 random bits."""
+    # A finaliser of multiplications and shifted exclusive-ors (the "lowbias32" constants of C.
+    # Wellons' hash prospector); the salt in its middle keeps two streams from being shifted copies
+    # of each other.
     x = _U(position + key)
     x = _U(x ^ _U(x >> _U(16)))
     x = _U(x * _U(0x7FEB352D))

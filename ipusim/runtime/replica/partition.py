@@ -95,12 +95,7 @@ class Partitioned:
 
     @cached_property
     def works(self) -> tuple[list[Work], list[Work]]:
-        """What every stage computes, forward and backward.
-
-        What the chip does with data as they arrive belongs to the first stage. Where several
-        micro-batches are in flight, each is saved by the forward pass and restored by the backward,
-        but on the last stage, whose backward pass follows at once.
-        """
+        """What every stage computes, forward and backward."""
         none = self._work()
         forward, backward = ([none] * len(self.stage_ipus) for _ in range(2))
         placed = [
@@ -112,6 +107,8 @@ class Partitioned:
         works = {key: self._work(*steps) for key, steps in alike.items()}
         for part, stage, name in placed:
             part[stage] += works[id(self.lowered[name].steps)]
+        # Where several micro-batches are in flight, each is saved by the forward pass and restored
+        # by the backward, but on the last stage, whose backward pass follows at once.
         for stage, count in enumerate(self.in_flight[:-1]):
             if count > 1:
                 # Only where there is a pipeline: what was planned before needs no numpy.
@@ -131,18 +128,16 @@ class Partitioned:
 
     @cached_property
     def boundary_bytes(self) -> tuple[list[int], list[int]]:
-        """The bytes that go from each stage to the next, and back, per micro-batch.
-
-        A tensor that is read further on passes through every stage between (graphcore/popart
-        willow/src/transforms/pipeline.cpp, contiguate copies); one that is read on its own chip
-        only goes nowhere.
-        """
+        """The bytes that go from each stage to the next, and back, per micro-batch."""
         count = len(self.stage_ipus)
         forward, backward = [0] * (count - 1), [0] * (count - 1)
         consumers = self.graph.consumers()
         for name, op in self.graph.producers().items():
             start = self.stage_of[op.name]
             readers = {self.stage_of[reader.name] for reader in consumers[name]}
+            # What is read further on passes through every stage between (graphcore/popart
+            # willow/src/transforms/pipeline.cpp, contiguate copies); what its own chip alone reads
+            # goes nowhere.
             away = [s for s in readers if self.stage_ipus[s] != self.stage_ipus[start]]
             for boundary in range(start, max([start, *away])):
                 forward[boundary] += self.graph.tensors[name].bytes

@@ -63,12 +63,10 @@ class Recurrent(Attributes):
 
     @property
     def saved(self) -> int:
-        """Tensors of (batch, hidden) that every step of a training layer keeps.
-
-        Those of poplibs without recomputation (``lib/popnn/Lstm.cpp``, ``Gru.cpp``,
-        getNumFwdIntermediatesToSave): the gates with the LSTM's hyperbolic tangent and previous
-        cell state, one more for a GRU that resets after, one more where outputs are not kept.
-        """
+        """Tensors of (batch, hidden) that every step of a training layer keeps."""
+        # Those of poplibs without recomputation (``lib/popnn/Lstm.cpp``, ``Gru.cpp``,
+        # getNumFwdIntermediatesToSave): the gates with the LSTM's hyperbolic tangent and previous
+        # cell state, one more for a GRU that resets after, one more where outputs are not kept.
         return _SAVED[self.kind] + self.reset_after + (not self.sequence)
 
     @property

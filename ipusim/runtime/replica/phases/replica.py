@@ -45,13 +45,11 @@ def phased_seconds(
     *,
     overlapped: bool,
 ) -> float:
-    """Return the seconds from the first load to the last store of phases (`COLUMNS`).
-
-    If `overlapped`, phase n computes while what phase n + 1 needs is loaded and what phase n - 1
-    leaves is stored, one after the other on the same chip or tiles.
-    """
+    """Return the seconds from the first load to the last store of phases (`COLUMNS`)."""
     if not overlapped:
         return fsum(chain(compute, blocking, load, store))
+    # Phase n computes while what phase n + 1 needs is loaded and what phase n - 1 leaves is stored,
+    # one after the other on the same chip or tiles.
     beside = zip(compute, (0.0, *store), (*load[1:], 0.0), strict=False)
     hidden = (max(busy, stored + loaded) for busy, stored, loaded in beside)
     return fsum((load[0], *hidden, *blocking, store[-1]))

@@ -182,12 +182,7 @@ def forward_splits(graph: Graph, config: RunConfig) -> tuple[str, ...]:
 
 
 def weight_splits(ops: tuple[Op, ...], graph: Graph, phases: int) -> tuple[str, ...]:
-    """Return where to cut forward operators so that phases read about as many bytes of weights.
-
-    A phase ends before the operator with which it would read more than its share, once it reads any
-    (graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/streamingmemory.cpp); fewer phases
-    result where few operators read most of the weights.
-    """
+    """Return where to cut forward operators so that phases read about as many bytes of weights."""
     costs = [
         sum(
             graph.tensors[name].bytes
@@ -200,6 +195,9 @@ def weight_splits(ops: tuple[Op, ...], graph: Graph, phases: int) -> tuple[str, 
     splits: list[str] = []
     read = 0
     for index, cost in enumerate(costs):
+        # A phase ends before the operator with which it would read more than its share, once it
+        # reads any (graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/streamingmemory.cpp);
+        # fewer phases result where few operators read most of the weights.
         full = read and (read + cost) * phases > total
         if full and len(splits) < phases - 1:
             splits.append(ops[index - 1].name)

@@ -43,14 +43,12 @@ def _block(g: GraphBuilder, x: str, shape: Shape, *, masks: tuple[str, str], con
 
 
 def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: bool) -> str:
-    """Add an activation; Mish as TensorFlow computes it, x times the tanh of softplus(x).
-
-    The softplus takes x where that is large, exp(x) where it is small, and log(1 + exp(x)) between
-    (tensorflow, compiler/tf2xla/kernels/softplus_op.cc). The two choices are left out where
-    gradients are wanted.
-    """
+    """Add an activation; Mish as TensorFlow computes it, x times the tanh of softplus(x)."""
     if activation != "mish":
         return g.elementwise(name, activation, x)
+    # The softplus takes x where that is large, exp(x) where it is small, and log(1 + exp(x))
+    # between (tensorflow, compiler/tf2xla/kernels/softplus_op.cc). The two choices are left out
+    # where gradients are wanted.
     if trained:
         y = g.elementwise(f"{name}.softplus", "softplus", x)
     else:
@@ -156,19 +154,17 @@ def fastspeech(g: GraphBuilder, batch: int, **given: Any) -> tuple[str, ...]:
 
 
 def _keras_norm(g: GraphBuilder, name: str, x: str) -> str:
-    """Add the layer norm of Keras itself for float16 rows (N, T, C).
-
-    Moments of the rows, then scale and shift of every element (keras, layers/normalization: a norm
-    whose variables are not float32 takes no fused form; tensorflow, nn.moments and
-    nn.batch_normalization). TensorFlow takes the moments in float32, which a graph of one
-    precision does not hold.
-    """
+    """Add the layer norm of Keras itself for float16 rows (N, T, C)."""
     own, features = g.at(name), g.shape(x)[2]
     scale, shift = (own.parameter(part, (features,)) for part in ("weight", "bias"))
 
     def mean(part: str, y: str) -> str:
         return own.column(f"{part}.column", own.reduce(f"{part}.mean", "mean", y, axis=2))
 
+    # Moments of the rows, then scale and shift of every element (keras, layers/normalization: a
+    # norm whose variables are not float32 takes no fused form; tensorflow, nn.moments and
+    # nn.batch_normalization). TensorFlow takes the moments in float32, which a graph of one
+    # precision does not hold.
     average = mean("values", x)
     apart = own.elementwise("apart", "sub", x, average)
     variance = mean("squares", own.elementwise("squares", "square", apart))

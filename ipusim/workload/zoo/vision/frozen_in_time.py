@@ -95,11 +95,7 @@ def _layer(g: GraphBuilder, x: str, frames: int) -> str:
 
 
 def _divided_attention(g: GraphBuilder, x: str, frames: int, *, over_time: bool) -> str:
-    """Add attention of every patch to the class token and its own place or its own frame.
-
-    The class token attends to all tokens. With patches of different frames at one place together
-    the groups are places, else frames.
-    """
+    """Add attention of patches to the class token and their own place or frame, of that to all."""
     query, key, value = transformer.query_key_value(g, x, CLIPS)
     query = g.elementwise("scale", "scale", query)
     sizes = (1, frames * PATCHES)
