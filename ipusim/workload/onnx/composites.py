@@ -44,7 +44,9 @@ def same_as(
     channels may be last in data, as an attribute says, but not in weights.
     """
 
-    def plain(p: Parts) -> str:
+    def recipe(p: Parts) -> str:
+        if p.get("channels_last"):
+            return _channels_last(p, recipe)
         if quantised:
             p.note(_AS_FLOAT)
         chosen = [place for place in places or range(len(p.node.input)) if p.has(place)]
@@ -52,9 +54,6 @@ def same_as(
         kept = {k: v for k, v in p.node.given.items() if k != "channels_last"}
         result = p(op_type, *operands, **kept, **more)
         return _rectified(p, result, zero) if zero else result
-
-    def recipe(p: Parts) -> str:
-        return _channels_last(p, plain) if p.get("channels_last") else plain(p)
 
     return recipe
 
@@ -250,11 +249,8 @@ def _halves_gelu(p: Parts) -> str:
 
 def _channels_last(p: Parts, recipe: Recipe) -> str:
     """An operator whose channels are last: the usual recipe, turned and back."""
-    kept = p.node.input[0]
-    p.node.input[0] = _channels_second(p, kept)
-    result = recipe(p)
-    p.node.input[0] = kept
-    return _channels_behind(p, result)
+    turned = p.reading({0: _channels_second(p, p.input(0))}, channels_last=None)
+    return _channels_behind(turned, recipe(turned))
 
 
 def _channels_second(p: Parts, x: str) -> str:
@@ -345,19 +341,18 @@ def _block_conv(p: Parts) -> str:
     """Conv of onnxruntime's blocks, whose weights may have channels that fill up a block."""
     channels, groups = p.shape()[1], int(p.get("group", 1))
     if groups == 1 and p.shape(1)[1] > channels:
-        p.node.input[1] = p.slice(p.input(1), 1, 0, channels)
+        p = p.reading({1: p.slice(p.input(1), 1, 0, channels)})
     elif groups > channels:
         # One for each channel: those that fill up are groups of their own.
-        p.node.given["group"] = channels
-        vectors = (place for place in (1, 2) if p.has(place))
-        p.node.input[1:3] = [p.slice(p.input(place), 0, 0, channels) for place in vectors]
+        filled = [place for place in (1, 2) if p.has(place)]
+        own = {place: p.slice(p.input(place), 0, 0, channels) for place in filled}
+        p = p.reading(own, group=channels)
     return _fused(p, "Conv")
 
 
 def _last_kernel(p: Parts) -> str:
     """NhwcConv: weights are (out, field, in)."""
-    p.node.input[1] = _channels_second(p, p.input(1))
-    return _fused(p, "Conv")
+    return _fused(p.reading({1: _channels_second(p, p.input(1))}), "Conv")
 
 
 def _into_blocks(p: Parts) -> str:
@@ -535,13 +530,9 @@ def _joined(p: Parts, names: list[str], axis: int, output: int) -> None:
 
 def _batch_first(p: Parts) -> None:
     """LSTM and GRU with the batch as first axis: the usual form between transposes."""
-    operands = list(p.node.input)
-    operands[0] = p.transpose(p.input(0), 1, 0, 2)
-    for place in (5, 6):
-        if p.has(place):
-            operands[place] = p.transpose(p.input(place), 1, 0, 2)
-    given = {k: v for k, v in p.node.given.items() if k != "layout"}
-    first = p(p.node.op_type, *operands, outs=len(p.node.output), **given)
+    batched = [place for place in (0, 5, 6) if p.has(place)]
+    p = p.reading({i: p.transpose(p.input(i), 1, 0, 2) for i in batched}, layout=None)
+    first = p(p.node.op_type, *p.node.input, outs=len(p.node.output), **p.node.given)
     p.transpose(first, 2, 0, 1, 3, out=p.out(0) or f"{first}.unread")
     for place in range(1, len(p.node.output)):
         if p.out(place):
@@ -551,10 +542,9 @@ def _batch_first(p: Parts) -> None:
 def _quantised_lstm(p: Parts) -> None:
     """DynamicQuantizeLSTM: an LSTM whose weights are stored transposed."""
     p.note(_AS_FLOAT)
-    operands = [p.input(place) for place in range(8)]
-    for place in (1, 2):
-        directions, rows, columns = p.shape(place)
-        operands[place] = p.stored(directions, columns, rows)
+    shapes = {place: p.shape(place) for place in (1, 2)}
+    stored = {place: p.stored(sides, n, m) for place, (sides, m, n) in shapes.items()}
+    operands = p.reading(stored).node.input[:8]
     p("LSTM", *operands, results=p.node.output, **p.node.given)
 
 

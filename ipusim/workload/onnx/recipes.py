@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +38,7 @@ class Parts(Call):
         super().__init__(walk.context, node)
         self.walk = walk
         self.label = node.label
-        self._count = 0
+        self._numbers = count(1)
 
     def run(self, recipe: Recipe) -> None:
         """Let what a recipe returns be the first result of the composite."""
@@ -61,8 +64,7 @@ class Parts(Call):
         **given: object,
     ) -> str:
         """Visit a node; return the name of its first result, `other` names the rest."""
-        self._count += 1
-        stem = f"{self.label}.{op_type}{self._count}"
+        stem = f"{self.label}.{op_type}{next(self._numbers)}"
         first = f"{stem}.out"
         names = results or [out or first, *(self.other(first, i) for i in range(1, outs))]
         operands = [self._operand(item, f"{stem}.in{place}") for place, item in enumerate(inputs)]
@@ -83,6 +85,14 @@ class Parts(Call):
     def other(self, first: str, place: int) -> str:
         """Return the name of a further result of a node."""
         return f"{first}.{place}"
+
+    def reading(self, inputs: dict[int, str], **given: object) -> Parts:
+        """Return the composite with other inputs at places; attributes that are None fall away."""
+        other = copy(self)
+        operands = [inputs.get(place, name) for place, name in enumerate(self.node.input)]
+        kept = {k: v for k, v in {**self.node.given, **given}.items() if v is not None}
+        other.node = replace(self.node, input=operands, given=kept)
+        return other
 
     def input(self, place: int) -> str:
         """Return the name of an input of the composite, empty if it is not given."""
@@ -153,8 +163,7 @@ class Parts(Call):
 
     def stored(self, *shape: int, learnable: bool = True) -> str:
         """Add weights, or a fixed table, whose values do not matter; return their name."""
-        self._count += 1
-        name = f"{self.label}.weights{self._count}"
+        name = f"{self.label}.weights{next(self._numbers)}"
         value = Value(shape=shape, elem_type=FLOAT, static=True, learnable=learnable, root=name)
         self.context.record(self.node, name, value)
         return name

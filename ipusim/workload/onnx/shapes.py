@@ -116,16 +116,14 @@ class Call:
     def source(self, name: str) -> str:
         """Return an input of the file on which a value depends, the last one added first."""
         made = {out: node for node in self.context.nodes for out in node.output}
-        seen = {name}
-        waiting = [name]
+        seen, waiting = {name}, [name]
         while waiting:
             current = waiting.pop()
             if current not in made:
                 return current
-            fresh = [x for x in made[current].input if x and x not in seen]
-            fresh = [x for x in fresh if not self.context.values[x].static]
-            seen.update(fresh)
-            waiting += fresh
+            runs = [x for x in made[current].input if x and not self.context.is_static(x)]
+            waiting += [x for x in runs if x not in seen]
+            seen.update(runs)
         return name
 
     def ints(self, name: str, place: int) -> list[int] | None:
@@ -146,8 +144,7 @@ Rule = Callable[[Call], Shape | Results]
 
 def axis_of(axis: int, rank: int) -> int:
     """Return an axis counted from the front."""
-    if not -rank <= axis < max(rank, 1):
-        raise ValueError(f"axis {axis} of {rank} dimensions")
+    require(-rank <= axis < max(rank, 1), f"axis {axis} of {rank} dimensions")
     return axis % max(rank, 1)
 
 
@@ -157,6 +154,12 @@ def sized(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
+def require(fits: bool, what: str) -> None:
+    """Refuse a node that does not fit its inputs: a `ValueError` says what is wrong."""
+    if not fits:
+        raise ValueError(what)
+
+
 def view(shape: Shape) -> np.ndarray:
     """Return an array of a shape whose elements are one, of which numpy knows every view."""
     return np.broadcast_to(np.int8(0), shape)
@@ -164,30 +167,26 @@ def view(shape: Shape) -> np.ndarray:
 
 def _cast(c: Call) -> Results:
     to = c.kind(1) if c.node.op_type == "CastLike" else int(c.get("to"))
-    if to not in _PROTO.DataType.values():
-        raise ValueError(f"element type {to}")
+    require(to in _PROTO.DataType.values(), f"element type {to}")
     return [(c.shape(), to)]
 
 
 def _matmul(c: Call) -> Shape:
     a, b = c.shape(0), c.shape(1)
     left, right = (a if len(a) > 1 else (1, *a)), (b if len(b) > 1 else (*b, 1))
-    if not a or not b or left[-1] != right[-2]:
-        raise ValueError(f"inner sizes of {a} and {b} differ")
-    outer = np.broadcast_shapes(left[:-2], right[:-2])
-    rows = () if len(a) == 1 else (left[-2],)
-    columns = () if len(b) == 1 else (right[-1],)
-    return (*outer, *rows, *columns)
+    require(bool(a and b) and left[-1] == right[-2], f"inner sizes of {a} and {b} differ")
+    columns = b[-1:] if len(b) > 1 else ()
+    return (*np.broadcast_shapes(left[:-2], right[:-2]), *a[-2:-1], *columns)
 
 
 def _gemm(c: Call) -> Shape:
     a, b = c.shape(0), c.shape(1)
     m, k = a[::-1] if c.get("transA", 0) else a
     inner, n = b[::-1] if c.get("transB", 0) else b
-    if k != inner:
-        raise ValueError(f"inner sizes of {a} and {b} differ")
-    if c.has(2) and np.broadcast_shapes((m, n), c.shape(2)) != (m, n):
-        raise ValueError(f"C of shape {c.shape(2)} is larger than {(m, n)}")
+    require(k == inner, f"inner sizes of {a} and {b} differ")
+    added = c.shape(2) if c.has(2) else ()
+    fits = np.broadcast_shapes((m, n), added) == (m, n)
+    require(fits, f"C of shape {added} is larger than {(m, n)}")
     return (m, n)
 
 
@@ -207,9 +206,9 @@ def window(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[
     """Return a sliding window, its auto_pad and ceil_mode as paddings, and its positions."""
     rounds_up = bool(given.get("ceil_mode", 0))
     mode, stride, dilation, lower, upper = sliding(given, len(field))
-    if min((*stride, *dilation), default=1) < 1 or not len(upper) == len(kernel) == len(field):
-        raise ValueError(f"stride {stride}, dilation {dilation}, pads {lower + upper}")
-    sizes, pads = [], []
+    fits = min((*stride, *dilation), default=1) > 0 and len(upper) == len(kernel) == len(field)
+    require(fits, f"stride {stride}, dilation {dilation}, pads {lower + upper}")
+    sizes, lows, highs = [], [], []
     ends = zip(field, kernel, stride, dilation, lower, upper, strict=True)
     for size, taps, hop, step, low, high in ends:
         reach = step * (taps - 1) + 1
@@ -218,9 +217,8 @@ def window(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[
             out = -(-size // hop)
             both = max(0, (out - 1) * hop + reach - size)
             low = both // 2 if mode == "SAME_UPPER" else both - both // 2
-        elif room < 0:
-            raise ValueError(f"a window over {reach} is larger than the padded {reach + room}")
         else:
+            require(room >= 0, f"a window over {reach} is larger than the padded {reach + room}")
             out = (-(-room // hop) if rounds_up else room // hop) + 1
             # Windows that would start beyond the data are left out, as ceil_mode's documentation,
             # PyTorch and onnxruntime do.
@@ -228,16 +226,10 @@ def window(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[
         if mode in SAME or rounds_up:
             high = max(0, (out - 1) * hop + reach - size - low)
         sizes.append(out)
-        pads.append((low, high))
+        lows.append(low)
+        highs.append(high)
     place = {"kernel": kernel, "field": field, "dilation": dilation, "stride": stride}
-    return {**place, **_paddings(pads)}, tuple(sizes)
-
-
-def _paddings(pads: list[tuple[int, int]]) -> dict[str, Shape]:
-    return {
-        name: tuple(pad[end] for pad in pads)
-        for end, name in enumerate(("padding_lower", "padding_upper"))
-    }
+    return {**place, "padding_lower": tuple(lows), "padding_upper": tuple(highs)}, tuple(sizes)
 
 
 def spread(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
@@ -250,7 +242,7 @@ def spread(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[
     mode, stride, dilation, before, after = sliding(given, rank)
     stated, extra = given.get("output_shape"), given.get("output_padding", (0,) * rank)
     wanted = tuple(stated or ())[-rank:] or (None,) * rank
-    sizes, pads = [], []
+    sizes, lows, highs = [], [], []
     ends = zip(field, kernel, stride, dilation, before, after, extra, wanted, strict=True)
     for size, taps, hop, step, low, high, more, out in ends:
         reach = step * (taps - 1)
@@ -261,23 +253,24 @@ def spread(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[
         if stated or mode != "NOTSET":
             low = crop // 2 if mode == "SAME_UPPER" else crop - crop // 2
         sizes.append(out)
-        pads.append((reach - low, reach - crop + low))
+        lows.append(reach - low)
+        highs.append(reach - crop + low)
     place = {"kernel": kernel, "field": field, "dilation": dilation, "stride": (1,) * rank}
-    return {**place, "input_dilation": stride, **_paddings(pads)}, tuple(sizes)
+    place |= {"padding_lower": tuple(lows), "padding_upper": tuple(highs)}
+    return {**place, "input_dilation": stride}, tuple(sizes)
 
 
 def _conv(c: Call) -> Shape:
     data, weights = c.shape(0), c.shape(1)
-    if len(data) != len(weights) or len(data) < 3:
-        raise ValueError("data and weights differ in rank")
+    require(len(data) == len(weights) > 2, "data and weights differ in rank")
     return (data[0], weights[0], *window(c.node.given, data[2:], weights[2:])[1])
 
 
 def conv_transpose(c: Call) -> tuple[dict[str, Shape], Shape]:
     """Return the window of a ConvTranspose, and the field of its result."""
     data, weights = c.shape(0), c.shape(1)
-    if len(data) != len(weights) or len(data) < 3 or data[1] != weights[0]:
-        raise ValueError("data and weights do not fit")
+    fits = len(data) == len(weights) > 2 and data[1] == weights[0]
+    require(fits, "data and weights do not fit")
     return spread(c.node.given, data[2:], weights[2:])
 
 
@@ -320,26 +313,20 @@ def reduced_axes(c: Call) -> list[int]:
 
 def _reshape(c: Call) -> Shape:
     shape, target = c.shape(), c.ints("shape", 1)
-    if target is None:
-        raise ValueError("no target shape")
+    require(target is not None, "no target shape")
     if not c.get("allowzero", 0):
         target = [shape[axis] if size == 0 else size for axis, size in enumerate(target)]
-    if target.count(-1) > 1 or min(target, default=0) < -1:
-        raise ValueError(f"target {target}")
+    require(target.count(-1) < 2 and min(target, default=0) > -2, f"target {target}")
     known = prod(size for size in target if size != -1)
-    if -1 in target:
-        rest = prod(shape) // known if known else 0
-        target = [rest if size == -1 else size for size in target]
-    if prod(target) != prod(shape):
-        raise ValueError(f"{shape} does not have the elements of {target}")
+    rest = prod(shape) // known if known else 0
+    target = [rest if size == -1 else size for size in target]
+    require(prod(target) == prod(shape), f"{shape} does not have the elements of {target}")
     return tuple(target)
 
 
 def _flatten(c: Call) -> Shape:
     shape, axis = c.shape(), c.get("axis", 1)
-    axis = axis + len(shape) if axis < 0 else axis
-    if not 0 <= axis <= len(shape):
-        raise ValueError(f"axis {axis}")
+    require(-len(shape) <= axis <= len(shape), f"axis {axis}")
     return (prod(shape[:axis]), prod(shape[axis:]))
 
 
@@ -348,17 +335,23 @@ def _squeeze(c: Call) -> Shape:
     return view(c.shape()).squeeze(None if axes is None else tuple({*axes})).shape
 
 
-def _slice(c: Call) -> Shape:
-    shape = list(c.shape())
-    if c.unknown(1, 2):
-        return c.shape()
-    starts, ends = c.ints("starts", 1), c.ints("ends", 2)
-    axes = c.ints("axes", 3) or list(range(len(starts)))
-    steps = c.ints("steps", 4) or [1] * len(starts)
+def sliced(c: Call) -> list[tuple[int, range]]:
+    """Return the axes along which a Slice cuts, and the places that it leaves of each."""
+    names = ("starts", "ends", "axes", "steps")
+    starts, ends, axes, steps = (c.ints(name, place) for place, name in enumerate(names, 1))
+    axes, steps = axes or list(range(len(starts))), steps or [1] * len(starts)
+    found = []
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = axis_of(axis, len(shape))
-        shape[axis] = len(range(*slice(start, end, step).indices(shape[axis])))
-    return tuple(shape)
+        axis = axis_of(axis, len(c.shape()))
+        found.append((axis, range(c.shape()[axis])[start:end:step]))
+    return found
+
+
+def _slice(c: Call) -> Shape:
+    shape = c.shape()
+    for axis, places in () if c.unknown(1, 2) else sliced(c):
+        shape = sized(shape, axis, len(places))
+    return shape
 
 
 def _split(c: Call) -> Results:
@@ -368,8 +361,8 @@ def _split(c: Call) -> Results:
         chunk = -(-shape[axis] // parts)
         sizes = [chunk] * (parts - 1)
         sizes.append(shape[axis] - sum(sizes))
-    if len(sizes) != parts or sum(sizes) != shape[axis] or c.get("num_outputs", parts) != parts:
-        raise ValueError(f"{parts} parts of sizes {sizes}")
+    fits = parts == len(sizes) == c.get("num_outputs", parts) and sum(sizes) == shape[axis]
+    require(fits, f"{parts} parts of sizes {sizes}")
     return [(sized(shape, axis, size), c.kind()) for size in sizes]
 
 
@@ -378,8 +371,7 @@ def _concat(c: Call) -> Shape:
     shapes = [shape for shape in shapes if shape != (0,)] or shapes[:1]
     axis = axis_of(c.get("axis"), len(shapes[0]))
     rest = {(shape[:axis], shape[axis + 1 :]) for shape in shapes}
-    if len(rest) > 1:
-        raise ValueError("sizes beside the axis differ")
+    require(len(rest) < 2, "sizes beside the axis differ")
     return sized(shapes[0], axis, sum(shape[axis] for shape in shapes))
 
 
@@ -397,21 +389,18 @@ def _gather(c: Call) -> Shape:
 
 
 def _gather_elements(c: Call) -> Shape:
-    if len(c.shape(0)) != len(c.shape(1)):
-        raise ValueError("ranks differ")
+    require(len(c.shape()) == len(c.shape(1)), "ranks differ")
     return c.shape(1)
 
 
 def _gather_nd(c: Call) -> Shape:
     data, indices, outer = c.shape(0), c.shape(1), c.get("batch_dims", 0)
-    if outer + indices[-1] > len(data):
-        raise ValueError("more indices than dimensions")
+    require(outer + indices[-1] <= len(data), "more indices than dimensions")
     return (*indices[:-1], *data[outer + indices[-1] :])
 
 
 def _scatter(c: Call) -> Shape:
-    if not c.shape():
-        raise ValueError("scalar data")
+    require(bool(c.shape()), "scalar data")
     return c.shape()
 
 
@@ -421,8 +410,7 @@ def _blocks(c: Call) -> Shape:
     block = c.get("blocksize")
     if c.node.op_type == "SpaceToDepth":
         return (batch, channels * block**2, height // block, width // block)
-    if channels % block**2:
-        raise ValueError(f"{channels} channels, blocks of {block}")
+    require(channels % block**2 == 0, f"{channels} channels, blocks of {block}")
     return (batch, channels // block**2, height * block, width * block)
 
 
@@ -447,11 +435,6 @@ def _resize(c: Call) -> Shape:
     return tuple(shape)
 
 
-def _constant_of_shape(c: Call) -> Results:
-    value = c.get("value")
-    return [(tuple(c.ints("", 0)), value.data_type if value is not None else FLOAT)]
-
-
 def _range(c: Call) -> Shape:
     start, limit, delta = (c.array(i).item() for i in range(3))
     return (max(0, ceil((limit - start) / delta)),)
@@ -474,18 +457,15 @@ def _unique(c: Call) -> Results:
 
 def _compress(c: Call) -> Shape:
     shape, axis = c.shape(), c.get("axis")
-    if axis is None:
-        return (prod(shape),)
-    return sized(shape, axis, min(shape[axis], c.shape(1)[0]))
+    return (prod(shape),) if axis is None else sized(shape, axis, min(shape[axis], c.shape(1)[0]))
 
 
 def suppressed(c: Call) -> tuple[int, int, int, int]:
     """Return images, classes, boxes, and boxes kept per class at most, of a NonMaxSuppression."""
     batch, boxes = c.shape(0)[:2]
     classes = c.shape(1)[1]
-    limit = c.ints("", 2)
-    kept = min(boxes, limit[0]) if limit else 0
-    return batch, classes, boxes, max(0, kept)
+    limit = c.ints("", 2) or [0]
+    return batch, classes, boxes, max(0, min(boxes, limit[0]))
 
 
 def _affine_grid(c: Call) -> Shape:
@@ -507,12 +487,12 @@ def _recurrent(c: Call) -> Results:
     steps, batch, _ = c.shape()
     directions, rows, inputs = c.shape(1)
     hidden = c.shape(2)[2]
-    if inputs != c.shape()[2] or c.shape(2)[:2] != (directions, rows) or rows % hidden:
-        raise ValueError("weights do not fit the sequence")
+    weights = (c.shape()[2], directions, rows), (inputs, *c.shape(2)[:2])
+    require(weights[0] == weights[1] and rows % hidden == 0, "weights do not fit the sequence")
     last = ((directions, batch, hidden), c.kind())
     states = [c.shape(place) for place in (5, 6) if c.has(place)]
-    if any(np.broadcast_shapes(shape, last[0]) != last[0] for shape in states):
-        raise ValueError("states do not fit the sequence")
+    fits = all(np.broadcast_shapes(shape, last[0]) == last[0] for shape in states)
+    require(fits, "states do not fit the sequence")
     return [((steps, directions, batch, hidden), c.kind()), last, last]
 
 
@@ -604,7 +584,9 @@ RULES: dict[str, Rule] = by_names(
         "Scatter ScatterElements ScatterND TensorScatter": _scatter,
         "DepthToSpace SpaceToDepth": _blocks,
         "Resize Upsample": _resize,
-        "ConstantOfShape": _constant_of_shape,
+        "ConstantOfShape": lambda c: [
+            (tuple(c.ints("", 0)), getattr(c.get("value"), "data_type", FLOAT))
+        ],
         "Range": _range,
         "RandomNormal RandomUniform": lambda c: [(tuple(c.get("shape")), c.get("dtype", FLOAT))],
         "RandomNormalLike RandomUniformLike Bernoulli": lambda c: [
