@@ -82,21 +82,17 @@ def _serialised(graph: Graph, product: SerialProduct) -> Graph:
     for op in graph.ops:
         if op.name in done:
             continue
+        looks_up = isinstance(op.params, Gather) and op.params.function == "lookup"
         own = op is forward or op.source == product.op
-        if own and isinstance(op.params, Gather) and op.params.function == "lookup":
-            parts = _Parts(op, product.factor, "rows", tensors, ops)
-            parts.add_up(parts.lookups())
-            continue
-        if not own or not isinstance(op.params, MatMul):
+        if not own or not (looks_up or isinstance(op.params, MatMul)):
             ops.append(op)
             continue
-        cut = _CUT[op.params.pass_kind][DIMENSIONS.index(product.dimension)]
+        along = DIMENSIONS.index(product.dimension)
+        cut = "rows" if looks_up else _CUT[op.params.pass_kind][along]
         parts = _Parts(op, product.factor, cut, tensors, ops)
-        if cut == "k":
-            parts.add_up(parts.products())
-            continue
-        sums = _accumulation(op, consumers[op.outputs[0]], tensors)
-        if sums is not None and op.outputs[0] not in graph.kept:
+        if looks_up or cut == "k":
+            parts.add_up(parts.lookups() if looks_up else parts.products())
+        elif sums := _accumulation(op, consumers[op.outputs[0]], graph):
             parts.accumulate(sums)
             done.add(sums.name)
         else:
@@ -125,12 +121,13 @@ def _check(op: Op, product: SerialProduct, graph: Graph) -> None:
         )
 
 
-def _accumulation(op: Op, readers: tuple[Op, ...], tensors: dict[str, Tensor]) -> Op | None:
+def _accumulation(op: Op, readers: tuple[Op, ...], graph: Graph) -> Op | None:
     """Return the operator that adds a result to an accumulator, if nothing else reads it."""
-    if op.params.pass_kind != "weight_gradient" or len(readers) != 1:
+    alone = len(readers) == 1 and op.outputs[0] not in graph.kept
+    if op.params.pass_kind != "weight_gradient" or not alone:
         return None
     (reader,) = readers
-    return reader if tensors[reader.outputs[0]].alias_of == reader.inputs[0] else None
+    return reader if graph.tensors[reader.outputs[0]].alias_of == reader.inputs[0] else None
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import math
 from functools import partial
 from math import prod
 
-from ipusim.workload.onnx.recipes import VENDOR, Parts, Recipe, of_domain
+from ipusim.workload.onnx.recipes import VENDOR, Parts, by_domain
 
 
 def _heads(p: Parts, x: str, heads: int) -> str:
@@ -98,30 +98,24 @@ def _vendor_mask(p: Parts, place: int) -> str:
     shape = p.shape(mask)
     if len(shape) < 2:
         return ""
-    numeric = p("Cast", mask, to=1)
-    if len(shape) < 4:
-        numeric = p.reshape(numeric, shape[0], *[1] * (4 - len(shape)), *shape[1:])
-    return numeric
+    numeric, short = p("Cast", mask, to=1), 4 - len(shape)
+    return p.reshape(numeric, shape[0], *[1] * short, *shape[1:]) if short > 0 else numeric
 
 
 def _multi_head(p: Parts, bias: int, mask: int, added: int, past: int) -> str:
     """Attention of (q, k, v) with a bias, a mask of keys, one of scores, and a past."""
     heads = int(p.get("num_heads"))
     names = [p.input(place) for place in range(3) if p.has(place)]
-    missing = 3 - len(names)
-    if missing:
+    if len(names) < 3:
         # What is not given lies with the last input.
-        packed = p.transpose(names.pop(), 3, 0, 2, 1, 4)
-        names += [p("Gather", packed, i, axis=0) for i in range(missing + 1)]
-    q, k, v = names
+        packed, missing = p.transpose(names.pop(), 3, 0, 2, 1, 4), 3 - len(names)
+        names += [p("Gather", packed, i, axis=0) for i in range(missing)]
     if p.has(bias):
-        width = p.shape(p.input(bias))[0] // 3
+        width = p.shape(bias)[0] // 3
         parts = [p.slice(p.input(bias), 0, i * width, (i + 1) * width) for i in range(3)]
-        q, k, v = (
-            p("Add", x, part) if len(p.shape(x)) == 3 else x
-            for x, part in zip((q, k, v), parts, strict=True)
-        )
-    q, k, v = (_heads(p, x, heads) for x in (q, k, v))
+        pairs = zip(names, parts, strict=True)
+        names = [p("Add", x, part) if len(p.shape(x)) == 3 else x for x, part in pairs]
+    q, k, v = (_heads(p, x, heads) for x in names)
     k, v = _with_past(p, k, v, past)
     masked = p.input(added) or _vendor_mask(p, mask)
     return _attend(p, q, k, v, mask=masked, causal=bool(p.get("unidirectional")))
@@ -158,14 +152,12 @@ def _rotated(p: Parts, x: str, cosine: str, sine: str, dims: int = 0) -> str:
 
 def _rotary(p: Parts, positions: int, cosine: int, sine: int) -> str:
     """RotaryEmbedding with its operands at these places."""
-    shape = p.shape()
+    shape, data = p.shape(), p.input(0)
     tables = [p.input(cosine), p.input(sine)]
     dims = int(p.get("rotary_embedding_dim", 0) or 0)
-    heads = int(p.get("num_heads", 0) or 0)
-    data = p.input(0)
     if len(shape) == 3:
-        heads = heads or shape[2] // (dims or 2 * p.shape(tables[0])[-1])
-        data = _heads(p, data, heads)
+        heads = p.get("num_heads") or shape[2] // (dims or 2 * p.shape(cosine)[-1])
+        data = _heads(p, data, int(heads))
     if p.has(positions) and len(p.shape(positions)) == 2:
         tables = [p("Gather", table, p.input(positions), axis=0) for table in tables]
     result = _rotated(p, data, *tables, dims=dims)
@@ -200,17 +192,13 @@ def _experts(p: Parts) -> str:
     return p.reshape(p.over("ReduceSum", mixed, 1, keepdims=0), *shape)
 
 
-ATTENTION: dict[tuple[str, str], Recipe] = {
-    **of_domain(
-        "",
-        {
+ATTENTION = by_domain(
+    {
+        "": {
             "Attention": _attention,
             "RotaryEmbedding": partial(_rotary, positions=3, cosine=1, sine=2),
         },
-    ),
-    **of_domain(
-        VENDOR,
-        {
+        VENDOR: {
             "Attention DecoderMaskedSelfAttention": partial(_packed, mask=3, past=4),
             "QAttention": partial(_packed, mask=5, past=8),
             "MultiHeadAttention": partial(_multi_head, bias=3, mask=4, added=5, past=6),
@@ -221,6 +209,6 @@ ATTENTION: dict[tuple[str, str], Recipe] = {
             "RotaryEmbedding": partial(_rotary, positions=1, cosine=2, sine=3),
             "MoE": _experts,
         },
-    ),
-}
+    }
+)
 """Recipes by domain and operator."""

@@ -6,17 +6,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 
-import onnx
-
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Graph, Layout, Norm, Op
-from ipusim.workload.onnx.context import ImportContext, Value
+from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.fusion import fuse
 from ipusim.workload.onnx.inputs import Given, InputPlan, OpenSizes, plan_inputs
 from ipusim.workload.onnx.nodes import Node, Scope
 from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.operators.emission import Emission
-from ipusim.workload.onnx.reader import OnnxContents
+from ipusim.workload.onnx.reader import OnnxContents, Value
 from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.walk import Misfit, Walk, fitting
 from ipusim.workload.operators.base import name_in_body
@@ -109,12 +107,11 @@ def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | 
     rounds = _rounds(rebatched)
     if any(rounds.get(name, count) != count for name, count in _rounds(exported).items()):
         return False
-    outputs = zip(exported.outputs, rebatched.outputs, strict=True)
-    follows = exported.macs * times == rebatched.macs and all(
-        exported.tensors[old].elements * times == rebatched.tensors[new].elements
-        for old, new in outputs
+    before, after = (
+        [graph.macs, *(graph.tensors[name].elements for name in graph.outputs)]
+        for graph in (exported, rebatched)
     )
-    return follows or None
+    return [size * times for size in before] == after or None
 
 
 def _of_results(graph: Graph) -> list[Op]:
@@ -183,9 +180,8 @@ def walk(build: OnnxBuild, batch: int, rebatch: Rebatch | None) -> tuple[Graph, 
     contents, plan = build.contents, build.plan
     context, shapes = ImportContext(contents), plan.shapes(batch)
     for name in plan.values:
-        array = plan.value(name, batch)
-        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        context.values[name] = Value(shape=array.shape, elem_type=kind, static=True, array=array)
+        context.constant(name, plan.value(name, batch))
+        context.values[name].learnable = None
     for item, shape in zip(plan.inputs, shapes, strict=True):
         value = Value(shape=shape, elem_type=item.elem_type, static=False)
         context.record(Node(op_type="Input", input=[], output=[item.name]), item.name, value)

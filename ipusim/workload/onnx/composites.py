@@ -11,7 +11,7 @@ import numpy as np
 from onnx import helper
 
 from ipusim.workload.onnx.reader import is_kept
-from ipusim.workload.onnx.recipes import BATCH_FIRST, VENDOR, Parts, Recipe, of_domain
+from ipusim.workload.onnx.recipes import BATCH_FIRST, VENDOR, Parts, Recipe, by_domain
 from ipusim.workload.onnx.shapes import FLOAT, axis_of, dft_axis, frame_length
 
 NCHWC = "com.microsoft.nchwc"
@@ -113,7 +113,7 @@ def _cumulative(p: Parts) -> str:
     if order == sorted(order):
         return p("MatMul", x, triangle)
     result = p("MatMul", p.transpose(x, *order), triangle)
-    return p.transpose(result, *[order.index(i) for i in range(len(order))])
+    return p.transpose(result, *np.argsort(order).tolist())
 
 
 def _determinant(p: Parts) -> str:
@@ -300,14 +300,8 @@ def _eye(p: Parts) -> str:
 
 
 def _hardmax(p: Parts) -> str:
-    x, axis = p.input(0), axis_of(int(p.get("axis", -1)), len(p.shape()))
-    best = p.over("ReduceMax", x, axis)
-    return p("Cast", p("Equal", x, best), to=p.kind())
-
-
-def _quick_gelu(p: Parts) -> str:
-    x = p.input(0)
-    return p("Mul", x, p("Sigmoid", p("Mul", x, p.get("alpha", 1.702))))
+    best = p.over("ReduceMax", p.input(0), p.axis(-1))
+    return p("Cast", p("Equal", p.input(0), best), to=p.kind())
 
 
 # -- products -----------------------------------------------------------------------------
@@ -353,11 +347,6 @@ def _block_conv(p: Parts) -> str:
 def _last_kernel(p: Parts) -> str:
     """NhwcConv: weights are (out, field, in)."""
     return _fused(p.reading({1: _channels_second(p, p.input(1))}), "Conv")
-
-
-def _into_blocks(p: Parts) -> str:
-    """ReorderInput of onnxruntime's blocks of channels: of channels that may be last."""
-    return _channels_second(p, p.input(0)) if p.get("channels_last") else p.input(0)
 
 
 def _from_blocks(p: Parts) -> str:
@@ -453,17 +442,12 @@ def _spectrum(p: Parts) -> str:
         y = p("Conv", signal, weights, strides=[step])
         y = p.transpose(y, 0, 2, 1)
         return p.reshape(y, shape[0], frames, bins, 2)
-    axis = dft_axis(p)
-    order = [a for a in range(len(shape)) if a != axis and a != len(shape) - 1]
-    moved = p.transpose(x, *order, axis, len(shape) - 1)
-    rows = prod(shape[a] for a in order)
-    flat = p.reshape(moved, rows, shape[axis] * shape[-1])
-    outs = result[axis] * result[-1]
-    matrix = p.stored(shape[axis] * shape[-1], outs, learnable=False)
-    y = p("MatMul", flat, matrix)
-    y = p.reshape(y, *[shape[a] for a in order], result[axis], result[-1])
-    back = [(*order, axis, len(shape) - 1).index(a) for a in range(len(shape))]
-    return p.transpose(y, *back)
+    axis, last = dft_axis(p), len(shape) - 1
+    order = [*(a for a in range(last) if a != axis), axis, last]
+    outer, ends = [shape[a] for a in order[:-2]], (result[axis], result[-1])
+    flat = p.reshape(p.transpose(x, *order), prod(outer), shape[axis] * shape[-1])
+    y = p("MatMul", flat, p.stored(shape[axis] * shape[-1], prod(ends), learnable=False))
+    return p.transpose(p.reshape(y, *outer, *ends), *np.argsort(order).tolist())
 
 
 def _real_spectrum(p: Parts) -> str:
@@ -491,41 +475,33 @@ def _rnn(p: Parts) -> None:
         )
     finals, sequences = [], []
 
-    def step_of(x: str, place: int) -> str:
-        return p.slice(x, 0, place, place + 1)
+    def one_of(x: str, place: int, *shape: int) -> str:
+        return p.reshape(p.slice(x, 0, place, place + 1), *shape)
 
     for direction in range(directions):
         w, r = (
-            p.transpose(p.reshape(step_of(p.input(i), direction), hidden, width), 1, 0)
+            p.transpose(one_of(p.input(i), direction, hidden, width), 1, 0)
             for i, width in ((1, features), (2, hidden))
         )
         ahead = p("MatMul", x, w)
         if p.has(3):
-            bias = p.slice(step_of(p.input(3), direction), 1, 0, hidden)
+            bias = p.slice(p.slice(p.input(3), 0, direction, direction + 1), 1, 0, hidden)
             ahead = p("Add", ahead, p.reshape(bias, hidden))
-        state = p.reshape(step_of(p.input(5), direction), batch, hidden) if p.has(5) else ""
+        state = one_of(p.input(5), direction, batch, hidden) if p.has(5) else ""
         outputs = []
         reverse = p.get("direction", "forward") == "reverse" or direction == 1
         for step in reversed(range(steps)) if reverse else range(steps):
-            current = p.reshape(step_of(ahead, step), batch, hidden)
+            current = one_of(ahead, step, batch, hidden)
             if state:
                 current = p("Add", p("MatMul", state, r), current)
             state = p("Tanh", current)
             outputs.append(p.reshape(state, 1, 1, batch, hidden))
         finals.append(p.reshape(state, 1, batch, hidden))
-        ordered = outputs[::-1] if reverse else outputs
-        sequences.append(p("Concat", *ordered, axis=0))
-    if p.out(0):
-        _joined(p, sequences, 1, 0)
-    if p.out(1):
-        _joined(p, finals, 0, 1)
-
-
-def _joined(p: Parts, names: list[str], axis: int, output: int) -> None:
-    if len(names) == 1:
-        p("Identity", names[0], out=p.out(output))
-    else:
-        p("Concat", *names, axis=axis, out=p.out(output))
+        sequences.append(p("Concat", *(outputs[::-1] if reverse else outputs), axis=0))
+    for place, axis, names in ((0, 1, sequences), (1, 0, finals)):
+        if p.out(place):
+            joint, given = ("Concat", {"axis": axis}) if directions > 1 else ("Identity", {})
+            p(joint, *names, out=p.out(place), **given)
 
 
 def _batch_first(p: Parts) -> None:
@@ -548,10 +524,9 @@ def _quantised_lstm(p: Parts) -> None:
     p("LSTM", *operands, results=p.node.output, **p.node.given)
 
 
-COMPOSITES: dict[tuple[str, str], Recipe] = {
-    **of_domain(
-        "",
-        {
+COMPOSITES = by_domain(
+    {
+        "": {
             "Sinh": partial(_hyperbolic, op_type="Sub"),
             "Cosh": partial(_hyperbolic, op_type="Add"),
             "Asinh Acosh": _inverse_hyperbolic,
@@ -577,10 +552,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "StringNormalizer": same_as("Identity", 0),
             "TfIdfVectorizer": _counts,
         },
-    ),
-    **of_domain(
-        VENDOR,
-        {
+        VENDOR: {
             "QuantizeLinear DequantizeLinear DynamicQuantizeLinear": _as_float,
             "SimplifiedLayerNormalization": same_as("RMSNormalization", 0, 1),
             "SkipSimplifiedLayerNormalization SkipLayerNormalization": _skip_norm,
@@ -589,7 +561,9 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "GroupNorm SkipGroupNorm": partial(_channels_last, recipe=_group_norm),
             "Gelu": same_as("Gelu", 0),
             "BiasGelu FastGelu": lambda p: p("Gelu", p.sum(p.input(0), p.input(1))),
-            "QuickGelu": _quick_gelu,
+            "QuickGelu": lambda p: p(
+                "Mul", p.input(0), p("Sigmoid", p("Mul", p.input(0), p.get("alpha", 1.702)))
+            ),
             "Rfft Irfft": _real_spectrum,
             "BiasSplitGelu": _halves_gelu,
             "BiasSoftmax": lambda p: p("Softmax", p.sum(p.input(0), p.input(1)), axis=-1),
@@ -619,16 +593,15 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "Inverse": same_as("Identity"),
             "Tokenizer": _words,
         },
-    ),
-    **of_domain(
-        NCHWC,
-        {
+        NCHWC: {
             "Conv": _block_conv,
-            "ReorderInput": _into_blocks,
+            "ReorderInput": lambda p: (
+                _channels_second(p, p.input(0)) if p.get("channels_last") else p.input(0)
+            ),
             "ReorderOutput": _from_blocks,
             **{name: same_as(name) for name in _IN_BLOCKS},
         },
-    ),
-    **of_domain(BATCH_FIRST, {"RNN LSTM GRU": _batch_first}),
-}
+        BATCH_FIRST: {"RNN LSTM GRU": _batch_first},
+    }
+)
 """Recipes by domain and operator."""

@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 from onnx import helper, numpy_helper
 
-from ipusim.workload.onnx.context import ImportContext, Value, learnt
+from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.reader import INTEGERS, is_kept, stored
+from ipusim.workload.onnx.reader import INTEGERS, Value, is_kept, stored
 from ipusim.workload.onnx.reference import evaluated, reason
 from ipusim.workload.onnx.shapes import MISFITS, Results
 from ipusim.workload.operators.base import name_in_body
@@ -80,16 +80,10 @@ class Folding:
         if tensor is None:
             raise node.error("holds no numbers")
         name, own = node.output[0], stored(tensor, f"node {node.label!r}")
-        is_weight = self.context.contents.weights_are_constants and not node.scope.prefix
-        value = Value(
-            shape=own.shape,
-            elem_type=own.elem_type,
-            static=True,
-            array=own.array,
-            learnable=learnt(own.shape, own.array) if is_weight else None,
-            root=self._root(node, name),
-        )
-        self.context.record(node, name, value)
+        if not self.context.contents.weights_are_constants or node.scope.prefix:
+            own.learnable = None
+        own.root = self._root(node, name)
+        self.context.record(node, name, own)
 
     def _sizes(self, node: Node) -> None:
         """Shape and Size: known now, of constants and run-time values alike."""

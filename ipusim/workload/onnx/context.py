@@ -6,7 +6,7 @@ operators, after fusion.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -17,7 +17,7 @@ from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES, Op, Tensor
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents, Stored
+from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents, Value
 
 _PROTO = onnx.TensorProto
 _STORED = {
@@ -29,14 +29,9 @@ _STORED = {
     "bool": "BOOL",
 }
 _SMALL = ("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2")
-DTYPES = {
-    **{
-        _PROTO.DataType.Value(kind): dtype
-        for dtype, kinds in _STORED.items()
-        for kind in kinds.split()
-    },
-    **{kind: "uint8" for name, kind in _PROTO.DataType.items() if name.startswith(_SMALL)},
-}
+DTYPES = {kind: "uint8" for name, kind in _PROTO.DataType.items() if name.startswith(_SMALL)}
+for _dtype, _kinds in _STORED.items():
+    DTYPES.update(dict.fromkeys(map(_PROTO.DataType.Value, _kinds.split()), _dtype))
 """ONNX element type -> storage; `Graph.with_precision` sets the floating-point ones anew."""
 
 _ASSUMED_TYPES = {
@@ -49,37 +44,6 @@ _ASSUMED_TYPES = {
 
 LARGEST_TENSOR = 2**34
 """Elements; in float16 more than half the memory of 64 IPUs."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Value:
-    """One ONNX value.
-
-    ``learnable`` says that it comes from an initializer, or that an import rule made it, so that it
-    is no parameter (False); of other constants, and of states of zeros, neither is known.
-    ``root`` is the initializer whose memory it shares if only its shape was changed. ``counted``
-    says of a static value that it follows from the round of a loop, so that the chip computes it:
-    the body that all rounds share has it for none of them.
-    """
-
-    shape: tuple[int, ...]
-    elem_type: int
-    static: bool
-    array: np.ndarray | None = None
-    learnable: bool | None = None
-    root: str | None = None
-    counted: bool = False
-
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-
-def learnt(shape: tuple[int, ...], array: np.ndarray | None) -> bool | None:
-    """Whether a stored value is a parameter: of zeros in several dimensions it is not known."""
-    state = array is not None and sum(size > 1 for size in shape) > 1 and not array.any()
-    return None if state else True
 
 
 class ImportContext:
@@ -167,16 +131,9 @@ class ImportContext:
             )
         self.values[name] = value
 
-    def keep(self, name: str, stored: Stored) -> None:
+    def keep(self, name: str, stored: Value) -> None:
         """Record an initializer."""
-        self.values[name] = Value(
-            shape=stored.shape,
-            elem_type=stored.elem_type,
-            static=True,
-            array=stored.array,
-            learnable=learnt(stored.shape, stored.array),
-            root=name,
-        )
+        self.values[name] = replace(stored, root=name)
 
     def constant(self, name: str, array: np.ndarray) -> str:
         """Add a constant that an import rule needs; return its name."""

@@ -17,9 +17,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
-from ipusim.workload.onnx.context import Value
 from ipusim.workload.onnx.nodes import LARGEST_BODY, Node
-from ipusim.workload.onnx.reader import INTEGERS, stored
+from ipusim.workload.onnx.reader import INTEGERS, Value, stored
 from ipusim.workload.onnx.recipes import Parts, Recipe
 from ipusim.workload.onnx.shapes import FLOAT, by_names
 from ipusim.workload.operators.base import round_prefix

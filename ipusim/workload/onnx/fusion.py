@@ -7,17 +7,27 @@ what it finds; pieces that nobody else reads then fall away.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import dropwhile, permutations, product
 from math import erf, prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ipusim.workload.onnx.context import ImportContext, Value
+from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.shapes import FLOAT, MISFITS, UNARY, Call, by_names, reduced_axes
+from ipusim.workload.onnx.reader import Value
+from ipusim.workload.onnx.shapes import (
+    FLOAT,
+    MISFITS,
+    UNARY,
+    Call,
+    by_names,
+    reduced_axes,
+    sliced,
+)
 
 _erf = np.vectorize(erf)
 
@@ -72,6 +82,7 @@ class Pieces:
 
     def __init__(self, context: ImportContext) -> None:
         self.context = context
+        self.shape, self.is_static = context.shape, context.is_static
         self.made: dict[str, Node] = {}
         self.readers: dict[str, list[Node]] = {}
         self.kept = set(context.contents.outputs)
@@ -126,14 +137,6 @@ class Pieces:
             return None
         return float(array.reshape(-1)[0])
 
-    def is_static(self, name: str) -> bool:
-        """Whether a value is constant."""
-        return self.context.values[name].static
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a value."""
-        return self.context.shape(name)
-
     def constant_operand(self, node: Node) -> tuple[str, float] | None:
         """Return the other operand and the number of a node that combines a value with a number."""
         for place in (1, 0):
@@ -183,7 +186,20 @@ class Pieces:
         self.add(node)
 
 
+Found = TypeVar("Found")
 Rule = Callable[[Pieces, Node], None]
+"""Replaces what it finds at a node; `NoMatch` says that it is not there."""
+
+
+class NoMatch(Exception):
+    """A rule does not find the pieces it looks for."""
+
+
+def found(item: Found | None) -> Found:
+    """Return what a rule looks for; `NoMatch` if it is not there, or a condition not met."""
+    if not item:
+        raise NoMatch
+    return item
 
 
 class Form(NamedTuple):
@@ -228,13 +244,14 @@ _CLOSE = 1e-2
 
 def amounts(pieces: Pieces, node: Node) -> None:
     """Pieces between two values, in any association, that compute what one operator does."""
-    pairs = product(pieces.following(node)[::-1], _roots(pieces, node))
-    spans = [span for last, root in pairs if (span := _span(pieces, last, root)) is not None]
+    spans = []
+    for last, root in product(pieces.following(node)[::-1], _roots(pieces, node)):
+        with suppress(NoMatch, *MISFITS):
+            spans.append(_span(pieces, last, root))
     forms = [form for form in FORMS if node.op_type in form.anchors.split()]
     for form, span in product(forms, spans):
-        vectors = _vectors_of(span, form)
-        if vectors is not None:
-            _replace_span(pieces, form, span, vectors)
+        with suppress(NoMatch):
+            _replace_span(pieces, form, span, _vectors_of(span, form))
             return
 
 
@@ -266,34 +283,25 @@ def _sample(rank: int) -> np.ndarray:
     return np.random.default_rng(0).uniform(-8, 8, (8, *(3 for _ in range(rank))))
 
 
-def _span(pieces: Pieces, last: Node, root: str) -> Span | None:
+def _span(pieces: Pieces, last: Node, root: str) -> Span:
     """Return what lies between a value and a node, if nobody else reads of it."""
     shape = pieces.shape(root)
-    if shape != pieces.shape(last.output[0]) or len(shape) > _MOST_AXES:
-        return None
+    found(shape == pieces.shape(last.output[0]) and len(shape) <= _MOST_AXES)
     sample = _sample(len(shape))
     known, inside = {root: sample}, []
-    try:
-        found = _value(pieces, last.output[0], known, inside)
-    except MISFITS:
-        return None
-    if found is None or found.shape != sample.shape or not _apart(pieces, last, inside):
-        return None
+    values = _value(pieces, last.output[0], known, inside)
+    found(values.shape == sample.shape and _apart(pieces, last, inside))
     means = [item for item in inside if item.op_type == "ReduceMean"]
     vectors = {name: values for name, values in known.items() if pieces.is_static(name)}
     axes = _from_the_end(pieces, means[0]) if means else ()
-    return Span(root, last, found, axes, vectors)
+    return Span(root, last, values, axes, vectors)
 
 
-def _vectors_of(span: Span, form: Form) -> list[str] | None:
-    """Return the gain and shift that pieces of a form hold, None if they are another function.
-
-    A norm is one over the last axes.
-    """
-    if form.vectors and (not span.axes or span.axes != tuple(range(-len(span.axes), 0))):
-        return None
-    if len(span.vectors) > len(form.vectors):
-        return None
+def _vectors_of(span: Span, form: Form) -> list[str]:
+    """Return the gain and shift that pieces of a form hold; a norm is one over the last axes."""
+    last = tuple(range(-len(span.axes), 0))
+    found(not form.vectors or (last and span.axes == last))
+    found(len(span.vectors) <= len(form.vectors))
     expected = form.values(_sample(span.values.ndim - 1), span.axes)
     for names in permutations(span.vectors):
         scaled = expected
@@ -301,7 +309,7 @@ def _vectors_of(span: Span, form: Form) -> list[str] | None:
             scaled = _VALUES[kind](scaled, span.vectors[name])
         if np.abs(span.values - scaled).mean() < _CLOSE:
             return list(names)
-    return None
+    raise NoMatch
 
 
 def _replace_span(pieces: Pieces, form: Form, span: Span, vectors: list[str]) -> None:
@@ -320,34 +328,30 @@ def _replace_span(pieces: Pieces, form: Form, span: Span, vectors: list[str]) ->
 
 def _value(
     pieces: Pieces, name: str, known: dict[str, np.ndarray], inside: list[Node]
-) -> np.ndarray | None:
+) -> np.ndarray:
     """Return the values of a result from those known, noting its node and those before it."""
     if name in known:
         return known[name]
     if pieces.is_static(name):
         number = pieces.number(name)
         return np.array(number) if number is not None else _sample_vector(pieces, name, known)
-    node = pieces.made.get(name)
-    if node is None or node.op_type not in _VALUES or len(inside) > _MOST_PIECES:
-        return None
+    node = found(pieces.made.get(name))
+    found(node.op_type in _VALUES and len(inside) <= _MOST_PIECES)
     inside.append(node)
-    names = node.input[:1] if node.op_type == "ReduceMean" else filter(None, node.input)
+    is_mean = node.op_type == "ReduceMean"
+    names = node.input[:1] if is_mean else filter(None, node.input)
     operands = [_value(pieces, x, known, inside) for x in names]
-    if any(operand is None for operand in operands):
-        return None
-    if node.op_type == "ReduceMean":
-        operands.append(_from_the_end(pieces, node))
+    axes = [_from_the_end(pieces, node)] if is_mean else []
     with np.errstate(all="ignore"):
-        known[name] = _VALUES[node.op_type](*operands)
+        known[name] = _VALUES[node.op_type](*operands, *axes)
     return known[name]
 
 
-def _sample_vector(pieces: Pieces, name: str, known: dict[str, np.ndarray]) -> np.ndarray | None:
+def _sample_vector(pieces: Pieces, name: str, known: dict[str, np.ndarray]) -> np.ndarray:
     """Return values that stand for a constant along the last axes of a root, others for each."""
     root = next(iter(known))
     wide = tuple(dropwhile(lambda size: size == 1, pieces.shape(name)))
-    if not wide or wide != pieces.shape(root)[1:][-len(wide) :]:
-        return None
+    found(bool(wide) and wide == pieces.shape(root)[1:][-len(wide) :])
     known[name] = _sample(len(wide))[0] + len(known)
     return known[name]
 
@@ -360,11 +364,12 @@ def _apart(pieces: Pieces, last: Node, inside: list[Node]) -> bool:
     )
 
 
-def _vector(pieces: Pieces, node: Node, output: str, width: tuple[int, ...]) -> str | None:
+def _vector(pieces: Pieces, node: Node, output: str, width: int) -> str:
+    """Return what a node combines a result with, a vector of constants."""
     names = [name for name in node.input if pieces.source(name) != pieces.source(output)]
-    if len(names) != 1 or not pieces.is_static(names[0]):
-        return None
-    return names[0] if prod(pieces.shape(names[0])) == prod(width) else None
+    found(len(names) == 1 and pieces.is_static(names[0]))
+    found(prod(pieces.shape(names[0])) == width)
+    return names[0]
 
 
 def _axes(pieces: Pieces, node: Node) -> list[int]:
@@ -379,30 +384,24 @@ def _from_the_end(pieces: Pieces, node: Node) -> tuple[int, ...]:
 def global_mean(pieces: Pieces, node: Node) -> None:
     """The mean over the whole field of images or volumes is their global pool."""
     shape = pieces.shape(node.input[0])
-    if len(shape) < 4 or _axes(pieces, node) != list(range(2, len(shape))) or 0 in shape:
-        return
-    if node.given.get("keepdims", 1):
-        pieces.replace(node, "GlobalAveragePool", node.input[:1], "global pool")
+    found(len(shape) > 3 and _axes(pieces, node) == list(range(2, len(shape))) and 0 not in shape)
+    found(bool(node.given.get("keepdims", 1)))
+    pieces.replace(node, "GlobalAveragePool", node.input[:1], "global pool")
 
 
 def flat_rows(pieces: Pieces, node: Node) -> None:
     """A Gemm between two Reshapes is a product and its bias: onnxruntime fuses the two so."""
-    before, product = pieces.maker(node.input[0], "Reshape"), node.output[0]
+    before, product = found(pieces.maker(node.input[0], "Reshape")), node.output[0]
     readers = list(pieces.readers.get(product, ()))
-    reshaped = {reader.op_type for reader in readers} == {"Reshape"} and product not in pieces.kept
-    if before is None or not reshaped or len(node.input) < 3 or not node.input[2]:
-        return
+    found({reader.op_type for reader in readers} == {"Reshape"} and product not in pieces.kept)
     plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
-    if any(node.given.get(name, value) != value for name, value in plain.items()):
-        return
+    found(node.has(2) and all(node.given.get(key, one) == one for key, one in plain.items()))
     (x, _), (_, weights, bias) = before.input, node.input
     if node.given.get("transB", 0):
-        if not pieces.is_static(weights):
-            return
+        found(pieces.is_static(weights))
         weights = _turned(pieces, weights)
     inner, width = pieces.shape(weights)
-    if pieces.shape(x)[-1:] != (inner,) or prod(pieces.shape(bias)) != width:
-        return
+    found(pieces.shape(x)[-1:] == (inner,) and prod(pieces.shape(bias)) == width)
     context, shape = pieces.context, (*pieces.shape(x)[:-1], width)
     rows, biased = f"{product}.rows", f"{product}.biased"
     for name in (rows, biased):
@@ -431,22 +430,14 @@ def _turned(pieces: Pieces, weights: str) -> str:
 
 def group_norm(pieces: Pieces, node: Node) -> None:
     """Reshape, InstanceNormalization with ones, Reshape, gain, shift."""
-    before = pieces.maker(node.input[0], "Reshape")
-    after = pieces.only(node.output[0], "Reshape")
-    if before is None or after is None:
-        return
-    x = before.input[0]
-    shape = pieces.shape(x)
-    groups = pieces.shape(node.input[0])
-    if pieces.shape(after.output[0]) != shape or len(groups) != 3 or groups[0] != shape[0]:
-        return
-    operands, last = [x], after
+    x = found(pieces.maker(node.input[0], "Reshape")).input[0]
+    last = found(pieces.only(node.output[0], "Reshape"))
+    shape, groups = pieces.shape(x), pieces.shape(node.input[0])
+    found(pieces.shape(last.output[0]) == shape and len(groups) == 3 and groups[0] == shape[0])
+    operands = [x]
     for kind in ("Mul", "Add"):
-        following = pieces.only(last.output[0], kind)
-        vector = _vector(pieces, following, last.output[0], shape[1:2]) if following else None
-        if vector is None:
-            return
-        operands.append(vector)
+        following = found(pieces.only(last.output[0], kind))
+        operands.append(_vector(pieces, following, last.output[0], prod(shape[1:2])))
         last = following
     pieces.replace(last, "GroupNormalization", operands, "group norm", num_groups=groups[1])
 
@@ -455,43 +446,38 @@ def own_statistics(pieces: Pieces, node: Node) -> None:
     """A batch norm of one item by its own mean and variance: how Keras writes a layer norm."""
     x, scale, shift, mean, variance = node.input
     narrowed = pieces.maker(mean, "Squeeze", "Reshape")
-    computed = pieces.maker(narrowed.input[0] if narrowed else mean, "ReduceMean")
+    computed = found(pieces.maker(narrowed.input[0] if narrowed else mean, "ReduceMean"))
     rest = [axis for axis in range(len(pieces.shape(x))) if axis != 1]
-    if pieces.shape(x)[0] != 1 or computed is None or pieces.is_static(variance):
-        return
-    if pieces.source(computed.input[0]) == x and _axes(pieces, computed) == rest:
-        pieces.replace(node, "InstanceNormalization", [x, scale, shift], "norm of one item")
+    found(pieces.shape(x)[0] == 1 and not pieces.is_static(variance))
+    found(pieces.source(computed.input[0]) == x and _axes(pieces, computed) == rest)
+    pieces.replace(node, "InstanceNormalization", [x, scale, shift], "norm of one item")
 
 
 def guarded(pieces: Pieces, node: Node) -> None:
     """Zeros where a softmax is no number: torch's exporters guard rows that are masked whole."""
-    chosen = pieces.only(node.output[0], "Where")
-    softmax = pieces.maker(node.input[0], "Softmax")
-    if chosen is None or softmax is None or chosen.input[2] != node.input[0]:
-        return
-    if pieces.number(chosen.input[1]) == 0.0:
-        pieces.replace(chosen, "Identity", node.input[:1], "guards of a softmax")
+    chosen = found(pieces.only(node.output[0], "Where"))
+    found(pieces.maker(node.input[0], "Softmax"))
+    found(chosen.input[2] == node.input[0] and pieces.number(chosen.input[1]) == 0.0)
+    pieces.replace(chosen, "Identity", node.input[:1], "guards of a softmax")
 
 
 def scaled_back(pieces: Pieces, node: Node) -> None:
     """The scale behind a product of integers, which as floats have it already."""
-    scale = pieces.only(node.output[0], "Mul") if node.given.pop("integers", 0) else None
-    if scale is not None and any(pieces.is_static(name) for name in scale.input):
-        pieces.replace(scale, "Identity", node.output[:1], "scales of integers")
+    found(bool(node.given.pop("integers", 0)))
+    scale = found(pieces.only(node.output[0], "Mul"))
+    found(any(pieces.is_static(name) for name in scale.input))
+    pieces.replace(scale, "Identity", node.output[:1], "scales of integers")
 
 
 def one_scale(pieces: Pieces, node: Node) -> None:
     """(a x) (b y) with two numbers is a b x y: attention is exported with a root on each side."""
-    scales = [pieces.maker(name, "Mul") for name in node.input]
-    found = [pieces.constant_operand(scale) if scale else None for scale in scales]
-    if not all(found) or any(pieces.only(s.output[0], "MatMul") is not node for s in scales):
-        return
-    factor = np.array(found[0][1] * found[1][1], np.float32)
+    scales = [found(pieces.maker(name, "Mul")) for name in node.input]
+    (x, a), (y, b) = (found(pieces.constant_operand(scale)) for scale in scales)
+    found(all(pieces.only(scale.output[0], "MatMul") is node for scale in scales))
     kept, name = scales[0], f"{scales[0].output[0]}.factor"
-    pieces.context.constant(name, factor)
-    kept.input = [found[0][0], name]
+    kept.input = [x, pieces.context.constant(name, np.array(a * b, np.float32))]
     pieces.forget(scales[1])
-    pieces.read(node, 1, found[1][0])
+    pieces.read(node, 1, y)
     pieces.context.fused["two scales in one"] += 1
 
 
@@ -526,12 +512,10 @@ def turned_back(pieces: Pieces, node: Node) -> None:
     """
     functions = list(_functions_before(pieces, node))
     name = functions[-1][1] if functions else node.input[0]
-    before = pieces.maker(name, "Transpose") if len(node.output) == 1 else None
-    orders = [item.given.get("perm") for item in (before, node) if item is not None]
-    if before is None or not all(orders) or len(before.output) > 1:
-        return
-    if [orders[0][axis] for axis in orders[1]] != sorted(orders[0]):
-        return
+    before = found(pieces.maker(name, "Transpose"))
+    first, second = found(before.given.get("perm")), found(node.given.get("perm"))
+    found(len(before.output) == len(node.output) == 1)
+    found([first[axis] for axis in second] == sorted(first))
     source = before.input[0]
     for function, name in reversed(functions):
         pieces.read(function, function.input.index(name), source)
@@ -562,54 +546,44 @@ def whole_rows(pieces: Pieces, node: Node) -> None:
     PopTorch does so where they differ along the axis alone (poptorch/source/GNNOptimizations.cpp,
     poptorch/source/GatherWithExpandedIndicesOptimization.cpp).
     """
-    repeated = pieces.maker(node.input[1], "Expand", "Tile")
-    if repeated is None:
-        return
+    repeated = found(pieces.maker(node.input[1], "Expand", "Tile"))
     wide, own = pieces.shape(node.input[1]), pieces.shape(repeated.input[0])
     data, axis = pieces.shape(node.input[0]), Call(pieces.context, node).axis(0)
     own = (*(1 for _ in wide[len(own) :]), *own)
     others = [place for place in range(len(wide)) if place != axis]
-    whole = all(own[place] == 1 and wide[place] == data[place] for place in others)
-    if whole and own[axis] == wide[axis]:
-        pieces.read(node, 1, repeated.input[0])
-        pieces.context.fused["places of whole rows"] += 1
+    found(own[axis] == wide[axis])
+    found(all(own[place] == 1 and wide[place] == data[place] for place in others))
+    pieces.read(node, 1, repeated.input[0])
+    pieces.context.fused["places of whole rows"] += 1
 
 
 def partitions(pieces: Pieces) -> None:
     """Slices that cut a tensor into its parts are one Split: torch writes chunks so."""
     families: dict[tuple[str, int], list[tuple[int, int, Node]]] = {}
     for node in pieces.context.nodes:
-        found = _range(pieces, node) if node.op_type == "Slice" else None
-        if found is not None:
-            axis, start, end = found
-            families.setdefault((node.input[0], axis), []).append((start, end, node))
+        with suppress(NoMatch):
+            axis, places = _range(pieces, node)
+            cut = (places.start, places.stop, node)
+            families.setdefault((node.input[0], axis), []).append(cut)
     for (source, axis), members in families.items():
         members.sort(key=lambda item: item[:2])
         edges = [0, *(end for _, end, _ in members)]
         whole = edges[-1] == pieces.shape(source)[axis]
-        if len(members) < 2 or not whole or [start for start, *_ in members] != edges[:-1]:
-            continue
-        parts = [node for *_, node in members]
-        pieces.join(parts, "Split", source, "slices in one split", axis=axis)
+        if len(members) > 1 and whole and [start for start, *_ in members] == edges[:-1]:
+            parts = [node for *_, node in members]
+            pieces.join(parts, "Split", source, "slices in one split", axis=axis)
 
 
-def _range(pieces: Pieces, node: Node) -> tuple[int, int, int] | None:
-    """Return the axis, the start and the end of a Slice along one axis by steps of one."""
-    call = Call(pieces.context, node)
-    if not all(pieces.is_static(name) for name in node.input[1:] if name):
-        return None
-    counted = any(pieces.context.values[name].counted for name in node.input[1:] if name)
-    if counted and not pieces.only(node.output[0], "Gather", *_SUMS):
+def _range(pieces: Pieces, node: Node) -> tuple[int, range]:
+    """Return the axis and the places of a Slice along one axis by steps of one."""
+    given = [pieces.context.values[name] for name in node.input[1:] if name]
+    found(node.op_type == "Slice" and all(value.static for value in given))
+    if any(value.counted for value in given):
         # The chip cuts it in the rounds of a loop; only whole bags leave that (`bags`).
-        return None
-    names = ("starts", "ends", "axes", "steps")
-    starts, ends, axes, steps = (call.ints(name, place) for place, name in enumerate(names, 1))
-    if len(starts) != 1 or (steps or [1]) != [1]:
-        return None
-    rank = len(call.shape())
-    axis = (axes or [0])[0] % rank
-    start, end, _ = slice(starts[0], ends[0]).indices(call.shape()[axis])
-    return axis, start, end
+        found(pieces.only(node.output[0], "Gather", *_SUMS))
+    cuts = sliced(Call(pieces.context, node))
+    found(len(cuts) == 1 and cuts[0][1].step == 1)
+    return cuts[0]
 
 
 def bags(pieces: Pieces) -> None:
@@ -619,31 +593,27 @@ def bags(pieces: Pieces) -> None:
     """
     for node in list(pieces.context.nodes):
         if node.op_type == "Concat" and node.given.get("axis") == 0:
-            _join_bags(pieces, node)
+            with suppress(NoMatch):
+                _join_bags(pieces, node)
 
 
 def _join_bags(pieces: Pieces, joint: Node) -> None:
     put = ("Unsqueeze", "dynamic_update", *_RENAMES)
     names = [pieces.source(name, put) for name in joint.input]
-    sums = [pieces.maker(name, *_SUMS) for name in names]
-    if not all(sums) or any(_axes(pieces, node) != [0] for node in sums):
-        return
+    sums = [found(pieces.maker(name, *_SUMS)) for name in names]
+    kinds = {node.op_type for node in sums}
+    found(len(kinds) == 1 and all(_axes(pieces, node) == [0] for node in sums))
     lookups = [pieces.maker(node.input[0], "Gather") for node in sums]
     looks_up = all(node and node.given.get("axis", 0) == 0 for node in lookups)
     parts = [node.input[1 if looks_up else 0] for node in (lookups if looks_up else sums)]
     tables = {node.input[0] for node in lookups} if looks_up else set()
-    kinds = {node.op_type for node in sums}
-    cut = pieces.maker(parts[0], "Split")
-    if cut is None or cut.output != list(map(pieces.source, parts)):
-        return
-    if cut.given.get("axis", 0) % len(pieces.shape(cut.input[0])):
-        return
+    cut = found(pieces.maker(parts[0], "Split"))
+    found(len(tables) < 2 and cut.output == list(map(pieces.source, parts)))
+    found(Call(pieces.context, cut).axis(0) == 0)
     summed = pieces.context.values[sums[0].input[0]]
     length, *inner = summed.shape
-    alike = all(pieces.shape(name)[0] == length for name in parts)
-    joined = pieces.shape(joint.output[0]) == (len(parts), *inner)
-    if len(kinds) > 1 or len(tables) > 1 or not alike or not joined:
-        return
+    found(all(pieces.shape(name)[0] == length for name in parts))
+    found(pieces.shape(joint.output[0]) == (len(parts), *inner))
     made = [("Reshape", "bags", (len(parts), length, *inner))]
     if looks_up:
         made.insert(0, ("Gather", "rows", (len(parts) * length, *inner)))
@@ -694,20 +664,17 @@ def projections(pieces: Pieces) -> None:
 
 
 def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> None:
+    first, values = members[0], pieces.context.values
     widths = [pieces.shape(node.input[1])[1] for node in members]
     biases = [_bias_of(pieces, node) for node in members]
-    context = pieces.context
-    first = members[0]
     stem, label = f"{first.output[0]}.qkv", first.name or f"{first.output[0]}.qkv"
-    kind = context.values[first.output[0]].elem_type
-    shape = (*pieces.shape(first.output[0])[:-1], sum(widths))
+    own = values[first.output[0]]
+    wide = replace(own, shape=(*own.shape[:-1], sum(widths)))
 
     def joined(op_type: str, x: str, suffix: str, weight: tuple[int, ...]) -> Node:
         name, result = f"{stem}.{op_type}.weight", stem + suffix
-        context.values[name] = Value(
-            shape=weight, elem_type=kind, static=True, learnable=True, root=name
-        )
-        context.values[result] = Value(shape=shape, elem_type=kind, static=False)
+        values[name] = replace(own, shape=weight, static=True, learnable=True, root=name)
+        values[result] = replace(wide)
         return Node(op_type=op_type, input=[x, name], output=[result], name=label + suffix)
 
     fresh = [joined("MatMul", x, "", (inner, sum(widths)))]
@@ -715,21 +682,18 @@ def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> N
         # Of Whisper's projections only the keys have no bias: the missing one is zeros.
         fresh.append(joined("Add", stem, ".biased", (sum(widths),)))
     lasts = [bias or node for bias, node in zip(biases, members, strict=True)]
-    split = Node(
-        op_type="Split",
-        input=fresh[-1].output,
-        output=[node.output[0] for node in lasts],
-        name=f"{label}.split",
-        given={"axis": -1},
-    )
+    ends = {"input": fresh[-1].output, "output": [node.output[0] for node in lasts]}
+    split = Node(op_type="Split", name=f"{label}.split", given={"axis": -1}, **ends)
     pieces.swap([*members, *lasts], *fresh, split, kind="q, k, v in one product")
 
 
 def _bias_of(pieces: Pieces, node: Node) -> Node | None:
     """Return the sum of a product and a vector, if that is all that reads the product."""
     add = pieces.only(node.output[0], "Add")
-    width = pieces.shape(node.input[1])[1:]
-    return add if add and _vector(pieces, add, node.output[0], width) else None
+    with suppress(NoMatch):
+        if add and _vector(pieces, add, node.output[0], pieces.shape(node.input[1])[1]):
+            return add
+    return None
 
 
 RULES: dict[str, tuple[Rule, ...]] = by_names(
@@ -758,7 +722,8 @@ def fuse(context: ImportContext) -> None:
         while node.op_type != anchor:
             anchor = node.op_type
             for rule in RULES.get(anchor, ()):
-                if node.op_type == anchor:
+                with suppress(NoMatch):
+                    found(node.op_type == anchor)
                     rule(pieces, node)
     drop_unread(context)
     partitions(Pieces(context))

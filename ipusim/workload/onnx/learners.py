@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ipusim.workload.onnx.composites import same_as
-from ipusim.workload.onnx.recipes import Parts, Recipe, of_domain
+from ipusim.workload.onnx.recipes import Parts, by_domain
 
 ML = "ai.onnx.ml"
 """Domain of the operators of classical machine learning."""
@@ -78,15 +78,6 @@ def _normalizer(p: Parts) -> str:
     x, _ = _rows(p)
     kind = {"L1": "ReduceL1", "L2": "ReduceL2"}.get(str(p.get("norm", "MAX")), "ReduceMax")
     return p("Div", x, p.over(kind, x, 1))
-
-
-def _imputer(p: Parts) -> str:
-    return p("Where", p("IsNaN", p.input(0)), 0.0, p.input(0))
-
-
-def _binarizer(p: Parts) -> str:
-    above = p("Greater", p.input(0), float(p.get("threshold", 0.0)))
-    return p("Cast", above, to=p.kind())
 
 
 def _features(p: Parts) -> str:
@@ -191,20 +182,23 @@ def _vectors(p: Parts) -> None:
     _scored(p, y, int(classifier))
 
 
-LEARNERS: dict[tuple[str, str], Recipe] = of_domain(
-    ML,
+LEARNERS = by_domain(
     {
-        "LinearClassifier LinearRegressor": _linear,
-        "Scaler": _scaler,
-        "Normalizer": _normalizer,
-        "Imputer": _imputer,
-        "Binarizer": _binarizer,
-        "ArrayFeatureExtractor": _features,
-        "LabelEncoder CategoryMapper OneHotEncoder": _encoded,
-        "FeatureVectorizer": lambda p: p("Concat", *p.node.input, axis=1),
-        "TreeEnsembleClassifier TreeEnsembleRegressor TreeEnsemble": _trees,
-        "SVMClassifier SVMRegressor": _vectors,
-        "ZipMap": same_as("Identity"),
-    },
+        ML: {
+            "LinearClassifier LinearRegressor": _linear,
+            "Scaler": _scaler,
+            "Normalizer": _normalizer,
+            "Imputer": lambda p: p("Where", p("IsNaN", p.input(0)), 0.0, p.input(0)),
+            "Binarizer": lambda p: p(
+                "Cast", p("Greater", p.input(0), float(p.get("threshold", 0.0))), to=p.kind()
+            ),
+            "ArrayFeatureExtractor": _features,
+            "LabelEncoder CategoryMapper OneHotEncoder": _encoded,
+            "FeatureVectorizer": lambda p: p("Concat", *p.node.input, axis=1),
+            "TreeEnsembleClassifier TreeEnsembleRegressor TreeEnsemble": _trees,
+            "SVMClassifier SVMRegressor": _vectors,
+            "ZipMap": same_as("Identity"),
+        }
+    }
 )
 """Rules of the operators of classical machine learning."""

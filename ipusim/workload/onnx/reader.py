@@ -48,13 +48,29 @@ def file_error(label: str, what: str, advice: str = "export it again") -> Worklo
     return WorkloadError(f"{label[0].upper()}{label[1:]} {what}; {advice}{end}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """An initializer: its type, its shape, and its values if they are few or all zero."""
+@dataclass(slots=True, kw_only=True)
+class Value:
+    """One ONNX value.
 
-    elem_type: int
+    ``learnable`` says that it comes from an initializer, or that an import rule made it, so that it
+    is no parameter (False); of other constants, and of states of zeros, neither is known.
+    ``root`` is the initializer whose memory it shares if only its shape was changed. ``counted``
+    says of a static value that it follows from the round of a loop, so that the chip computes it:
+    the body that all rounds share has it for none of them.
+    """
+
     shape: tuple[int, ...]
-    array: np.ndarray | None
+    elem_type: int
+    static: bool
+    array: np.ndarray | None = None
+    learnable: bool | None = None
+    root: str | None = None
+    counted: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +104,7 @@ class OnnxContents:
     """Version of the standard operator set."""
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     inputs: tuple[DataInput, ...]
-    initializers: dict[str, Stored]
+    initializers: dict[str, Value]
     nodes: tuple[onnx.NodeProto, ...]
     functions: dict[tuple[str, str], onnx.FunctionProto]
     """Those of the file's own, by domain and name."""
@@ -124,38 +140,26 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
         model, folder, name = _load(path), path.parent, path.stem
         label = f"the ONNX file {path.name!r}"
     opset = _opset(model, label)
-    initializers = {
-        tensor.name: stored(tensor, label, folder) for tensor in model.graph.initializer
-    }
-    states = _initial_states(model.graph.node)
+    graph, states = model.graph, _initial_states(model.graph.node)
+    initializers = {tensor.name: stored(tensor, label, folder) for tensor in graph.initializer}
+    inputs = [one for one in graph.input if one.name not in initializers]
     return OnnxContents(
         name=name,
         source=label,
         opset=opset,
-        opsets=tuple(copy.deepcopy(entry) for entry in model.opset_import),
-        inputs=tuple(
-            _data_input(value, label, states)
-            for value in model.graph.input
-            if value.name not in initializers
-        ),
-        initializers=initializers,
         # Copies: a node would otherwise keep the whole file with its weights alive.
-        nodes=tuple(copy.deepcopy(node) for node in model.graph.node),
+        opsets=tuple(map(copy.deepcopy, model.opset_import)),
+        inputs=tuple(_data_input(one, label, states) for one in inputs),
+        initializers=initializers,
+        nodes=tuple(map(copy.deepcopy, graph.node)),
         functions={(item.domain, item.name): copy.deepcopy(item) for item in model.functions},
-        outputs=tuple(value.name for value in model.graph.output),
+        outputs=tuple(one.name for one in graph.output),
         shapes={
-            value.name: shape
-            for value in (*model.graph.value_info, *model.graph.output)
-            if (shape := _stated_shape(value)) is not None
+            one.name: shape
+            for one in (*graph.value_info, *graph.output)
+            if (shape := _shape(one)) is not None and all(isinstance(n, int) for n in shape)
         },
     )
-
-
-def _stated_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
-    kind = value.type.tensor_type
-    dims = kind.shape.dim
-    fixed = kind.HasField("shape") and all(0 < dim.dim_value < LARGEST_SIZE for dim in dims)
-    return tuple(dim.dim_value for dim in dims) if fixed else None
 
 
 def _load(path: Path) -> onnx.ModelProto:
@@ -204,8 +208,8 @@ def is_kept(shape: tuple[int, ...], elem_type: int) -> bool:
     return prod(shape) <= (_KEPT_INTEGERS if elem_type in INTEGERS else _KEPT_ELEMENTS)
 
 
-def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Stored:
-    """Return what is kept of an initializer."""
+def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Value:
+    """Return what is kept of an initializer: its values if they are few or all zero."""
     shape = tuple(tensor.dims)
     _check_type(tensor.data_type, tensor.name, label)
     if any(not 0 <= size < LARGEST_SIZE for size in shape):
@@ -226,7 +230,10 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Store
                 array = numpy_helper.to_array(tensor)
         except (ValueError, TypeError, KeyError) as error:
             raise file_error(label, f"has a damaged initializer {tensor.name!r}") from error
-    return Stored(elem_type=tensor.data_type, shape=shape, array=array)
+    # Of zeros in several dimensions it is not known whether they are weights.
+    state = array is not None and sum(size > 1 for size in shape) > 1 and not array.any()
+    kind, learnable = tensor.data_type, None if state else True
+    return Value(shape=shape, elem_type=kind, static=True, array=array, learnable=learnable)
 
 
 def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], folder: Path) -> np.ndarray | None:
@@ -247,8 +254,17 @@ def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], folder: Path) ->
     return np.frombuffer(content, kind).reshape(shape) if len(content) == wanted else None
 
 
-def _size_name(name: str | bytes) -> str:
+def _shape(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
+    """Return the shape of an input or result, free sizes by name; None if the file has none."""
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.dim_value > 0 else _name(dim) for dim in kind.shape.dim)
+
+
+def _name(dim: onnx.TensorShapeProto.Dimension) -> str:
     """Return the name of a free size; protobuf hands over bytes where it is no UTF-8."""
+    name = dim.dim_param
     text = name.decode(errors="replace") if isinstance(name, bytes) else name
     return _NAMELESS.get(text, text)
 
@@ -275,16 +291,9 @@ def _data_input(value: onnx.ValueInfoProto, label: str, states: set[str]) -> Dat
             f"Input {value.name!r} of {label} is no tensor but a sequence, a map or an optional; "
             "export the model with tensors as inputs."
         )
-    kind = value.type.tensor_type
-    shape: tuple[int | str | None, ...] | None = None
-    if kind.HasField("shape"):
-        shape = tuple(
-            dim.dim_value if dim.dim_value > 0 else _size_name(dim.dim_param)
-            for dim in kind.shape.dim
-        )
     return DataInput(
         name=value.name,
-        elem_type=_check_type(kind.elem_type, value.name, label),
-        shape=shape,
+        elem_type=_check_type(value.type.tensor_type.elem_type, value.name, label),
+        shape=_shape(value),
         states=value.name in states,
     )

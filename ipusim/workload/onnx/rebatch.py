@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipusim.workload.onnx.context import Value
 from ipusim.workload.onnx.nodes import Node
+from ipusim.workload.onnx.reader import Value
 from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, Shape, sized
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import count
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipusim.workload.graph import FLOAT_DTYPES
-from ipusim.workload.onnx.context import DTYPES, Value
+from ipusim.workload.onnx.context import DTYPES
 from ipusim.workload.onnx.nodes import Node
+from ipusim.workload.onnx.reader import Value
 from ipusim.workload.onnx.shapes import FLOAT, Call, by_names
 
 if TYPE_CHECKING:
@@ -173,6 +174,8 @@ Recipe = Callable[[Parts], str | None]
 """Visits what a composite stands for; returns its first result, or None if that has its name."""
 
 
-def of_domain(domain: str, recipes: dict[str, Recipe]) -> dict[tuple[str, str], Recipe]:
+def by_domain(tables: Mapping[str, Mapping[str, Recipe]]) -> dict[tuple[str, str], Recipe]:
     """Return a table by domain and operator."""
-    return {(domain, name): recipe for name, recipe in by_names(recipes).items()}
+    return {
+        (domain, name): one for domain in tables for name, one in by_names(tables[domain]).items()
+    }

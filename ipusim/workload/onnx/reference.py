@@ -42,8 +42,8 @@ def _by_reference(node: onnx.NodeProto, opset: int, given: dict[str, Any]) -> li
         kept = {name: value for name, value in _given(node).items() if name not in attributes}
         (node,) = _node(node, node.op_type, list(node.input), **kept)
         opset = max(opset, since)
-    until, newest = _FORMS.get(node.op_type, (0, _as_it_is))
-    nodes = newest(node, given) if opset < until else [node]
+    until, newest = _FORMS.get(node.op_type, (0, None))
+    nodes = (newest(node, given) if opset < until else None) or [node]
     graph = helper.make_graph(
         nodes,
         "one node",
@@ -161,10 +161,6 @@ def _node(node: onnx.NodeProto, op_type: str, inputs: list[str], **given: object
     return [helper.make_node(op_type, inputs, list(node.output), **given)]
 
 
-def _as_it_is(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
-    return [node]
-
-
 def _of_flat_rows(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
     """LogSoftmax and Hardmax went over everything from their axis on."""
     (x,), (y,), axis = node.input, node.output, _given(node).get("axis", 1)
@@ -198,23 +194,21 @@ def _named(op_type: str, **more: object) -> Callable[..., list[onnx.NodeProto]]:
     return lambda node, given: _node(node, op_type, list(node.input), **_given(node), **more)
 
 
-def _one_hot(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+def _one_hot(node: onnx.NodeProto, given: dict[str, Any]) -> None:
     """The depth of OneHot may be a vector of one."""
     given[node.input[1]] = np.reshape(given[node.input[1]], ())
-    return [node]
 
 
-def _real_signal(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+def _real_signal(node: onnx.NodeProto, given: dict[str, Any]) -> None:
     """Signals of STFT that are real may have no axis for that."""
     x = node.input[0]
     given[x] = given[x].reshape(*given[x].shape[:2], -1)
-    return [node]
 
 
-def _pad(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+def _pad(node: onnx.NodeProto, given: dict[str, Any]) -> None:
     """Negative paddings take elements away."""
     if len(node.input) < 2:
-        return [node]
+        return
     x, pads = node.input[:2]
     rank = given[x].ndim
     axes = list(given[node.input[3]] % rank) if len(node.input) > 3 else list(range(rank))
@@ -223,10 +217,9 @@ def _pad(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
         low, high = (max(0, -int(given[pads][place + end])) for end in (0, len(axes)))
         window[axis] = slice(low, given[x].shape[axis] - high)
     given[x], given[pads] = given[x][tuple(window)], np.maximum(given[pads], 0)
-    return [node]
 
 
-def _support_vectors(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+def _support_vectors(node: onnx.NodeProto, given: dict[str, Any]) -> None:
     """The evaluator couples probabilities of several pairs by sums of all where single ones belong.
 
     Source: onnx 1.23, reference/ops/aionnxml/op_svm_classifier.py, multiclass_probability.
@@ -234,7 +227,6 @@ def _support_vectors(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.N
     own = _given(node)
     if own.get("prob_a") and len(own.get("vectors_per_class", ())) > _ONE_PAIR:
         raise ValueError("its probabilities of three classes or more: export it without")
-    return [node]
 
 
 _ONE_PAIR = 2
@@ -254,7 +246,7 @@ _AS_INPUTS: dict[str, tuple[int, tuple[str, ...]]] = by_names(
 )
 """Since which operator set attributes are inputs; files and recipes have these before, too."""
 
-_FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto]]]] = by_names(
+_FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto] | None]]] = by_names(
     {
         "LogSoftmax Hardmax": (13, _of_flat_rows),
         "Upsample": (11, _resize),
@@ -264,11 +256,14 @@ _FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto]]]] = by_names(
         "RoiAlign": (16, _named("RoiAlign", coordinate_transformation_mode="output_half_pixel")),
         "Scatter": (11, _named("ScatterElements")),
         # Those of 19 have the older ones as special cases.
-        "QuantizeLinear DequantizeLinear": (19, _as_it_is),
+        "QuantizeLinear DequantizeLinear": (19, lambda node, given: None),
         "OneHot": (inf, _one_hot),
         "STFT": (inf, _real_signal),
         "Pad": (inf, _pad),
         "SVMClassifier": (inf, _support_vectors),
     }
 )
-"""The operator set of the newest form (inf: several forms at once), and what writes a node so."""
+"""The operator set of the newest form (inf: several forms at once), and what writes a node so.
+
+It returns the nodes that stand for one, or changes what is given to it.
+"""

@@ -19,12 +19,12 @@ from ipusim.errors import WorkloadError
 from ipusim.workload.onnx.attention import ATTENTION
 from ipusim.workload.onnx.composites import COMPOSITES
 from ipusim.workload.onnx.constants import Folding
-from ipusim.workload.onnx.context import ImportContext, Value
+from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.control import CONTROL, OF_SEQUENCES
 from ipusim.workload.onnx.learners import LEARNERS
 from ipusim.workload.onnx.nodes import DEEPEST, Node, Scope, Unfolding, definition, scope_of
 from ipusim.workload.onnx.operators import HANDLERS
-from ipusim.workload.onnx.reader import INTEGERS
+from ipusim.workload.onnx.reader import INTEGERS, Value
 from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.recipes import BATCH_FIRST, Parts
 from ipusim.workload.onnx.reference import reason
@@ -158,11 +158,9 @@ class Walk:
         if self.rebatch:
             self.rebatch.adapt(Parts(self, node))
         results = Call(self.context, node).results()
-        if static and self._is_of_zeros(node):
-            self._leave_bias(node, results)
-        elif static and self._looks_up_alike(node):
-            self._repeat_first(node, results)
-        elif static and node.op_type != "carry" and not self._repeats_weights(node, results):
+        if static and (self._of_zeros(node, results) or self._of_rows_alike(node, results)):
+            return
+        if static and node.op_type != "carry" and not self._repeats_weights(node, results):
             self.constants.fold(node, results)
         else:
             self._keep(node, results)
@@ -199,38 +197,34 @@ class Walk:
             return False
         return 1 < max(learnt, default=0) < np.prod(results[0][0], dtype=object)
 
-    def _looks_up_alike(self, node: Node) -> bool:
-        """Whether a node looks up the same rows of weights for every item: types of words."""
+    def _of_rows_alike(self, node: Node, results: Results) -> bool:
+        """Visit a lookup of the same rows of weights for every item: one, which is repeated."""
         if node.op_type != "Gather" or node.given.get("axis", 0):
             return False
         weights, places = (self.context.values[name] for name in node.input)
         if not weights.learnable or weights.elem_type in INTEGERS or places.array is None:
             return False
-        several = len(places.shape) > 1 and places.shape[0] > 1
-        return several and bool((places.array == places.array[:1]).all())
-
-    def _repeat_first(self, node: Node, results: Results) -> None:
-        """Visit the lookup of the first item, which is repeated for all."""
-        parts = Parts(self, node)
-        first = self.context.values[node.input[1]].array[:1]
-        one = parts("Gather", node.input[0], first, axis=0)
-        parts("Expand", one, results[0][0], out=node.output[0])
-
-    def _is_of_zeros(self, node: Node) -> bool:
-        """Whether a node is the product of a state of zeros."""
-        if node.op_type not in ("MatMul", "Gemm"):
+        alike = places.array.ndim > 1 and (places.array == places.array[:1]).all()
+        if not alike or len(places.array) < 2:
             return False
-        arrays = [self.context.values[name].array for name in node.input[:2]]
-        return any(array is not None and not array.any() for array in arrays)
+        parts = Parts(self, node)
+        one = parts("Gather", node.input[0], places.array[:1], axis=0)
+        parts("Expand", one, results[0][0], out=node.output[0])
+        return True
 
-    def _leave_bias(self, node: Node, results: Results) -> None:
+    def _of_zeros(self, node: Node, results: Results) -> bool:
         """Visit what is left of the product of a state of zeros: its bias, or zeros."""
+        product = node.input[:2] if node.op_type in ("MatMul", "Gemm") else ()
+        arrays = [self.context.values[name].array for name in product]
+        if all(array is None or array.any() for array in arrays):
+            return False
         (shape, kind), *_ = results
         if self.rebatch and shape[0] == self.rebatch.before:
             shape = (self.rebatch.after, *shape[1:])
         zero = np.zeros((), helper.tensor_dtype_to_np_dtype(kind))
         bias = node.input[2] if node.has(2) else zero
         Parts(self, node)("Expand", bias, np.array(shape), out=node.output[0])
+        return True
 
     def _unknown(self, node: Node, inputs: list[Value]) -> None:
         """Note an unsupported operator; its results get the file's shapes, or that of its input."""

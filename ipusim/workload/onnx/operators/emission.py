@@ -67,28 +67,20 @@ class Emission(Call):
         self.emit(params, *inputs, outputs=outputs)
 
     def step(
-        self, suffix: str, params: Attributes, *inputs: str, shape: Shape | None = None
-    ) -> str:
-        """Add an operator with a result like the node's first, or of another shape; return it."""
-        output = next(filter(None, self.node.output))
-        shape = self.shape(output) if shape is None else shape
-        return self.put(output + suffix, params, *inputs, shape=shape, op=self.name(suffix))
-
-    def put(
         self,
-        name: str,
+        suffix: str,
         params: Attributes,
         *inputs: str,
-        shape: Shape,
-        op: str = "",
+        shape: Shape | None = None,
         dtype: str = "",
     ) -> str:
-        """Add a tensor (by default of the first result's type) and the operator that makes it."""
-        graph = self.context.graph
-        dtype = dtype or self.dtype(next(filter(None, self.node.output)))
-        graph.add_tensor(Tensor(name=name, shape=shape, dtype=dtype))
-        graph.add_op(op or name, params, inputs, name)
-        return name
+        """Add an operator whose result is like the node's first, but for shape or type given."""
+        graph, output = self.context.graph, next(filter(None, self.node.output))
+        shape = self.shape(output) if shape is None else shape
+        made = Tensor(name=output + suffix, shape=shape, dtype=dtype or self.dtype(output))
+        graph.add_tensor(made)
+        graph.add_op(self.name(suffix), params, inputs, made.name)
+        return made.name
 
 
 Handler = Callable[[Emission], None]

@@ -128,9 +128,8 @@ def suppression(e: Emission) -> None:
     corners, scores = e.operands(0, 1)
     sizes, field = (rows, boxes), (rows, boxes, _CORNERS)
     dtype = e.dtype(e.node.input[0])
-    reshape, expand = view("reshape", sizes), view("expand", field)
-    flat = e.put(f"{label}.scores", reshape, scores, shape=sizes, dtype=dtype)
-    wide = e.put(f"{label}.corners", expand, corners, shape=field, dtype=dtype)
+    flat = e.step(".scores", view("reshape", sizes), scores, shape=sizes, dtype=dtype)
+    wide = e.step(".corners", view("expand", field), corners, shape=field, dtype=dtype)
     numbers = graph.parameter(f"{label}.classes", sizes, role="constant")
     shapes = {"boxes": (rows, kept, _CORNERS), "best": (rows, kept), "class": (rows, kept)}
     outputs = tuple(

@@ -20,6 +20,7 @@ from ipusim.workload.onnx.shapes import (
     by_names,
     conv_transpose,
     reduced_axes,
+    require,
     window,
 )
 
@@ -48,10 +49,8 @@ def gemm(e: Emission) -> None:
         result = e.step(".scale", scale, result)
     shape, c = e.shape(2), e.operand(2, weight=True)
     per_column = prod(shape) == e.out[1] and shape[-1:] == e.out[1:]
-    if beta != 1.0:
-        function = "scaled_add"
-    else:
-        function = "bias_add" if per_column and e.role(c) == "parameter" else "add"
+    function = "bias_add" if per_column and e.role(c) == "parameter" else "add"
+    function = function if beta == 1.0 else "scaled_add"
     add = Elementwise.in_place(function, e.elements, broadcast=shape != e.out)
     e.emit(add, result, c, suffix=f".{function}")
 
@@ -109,15 +108,13 @@ def norm(e: Emission) -> None:
 
 def _rows(e: Emission) -> tuple[int, int]:
     """Return how many rows a norm over the axes from ``axis`` on has, and their length."""
-    axis = e.get("axis", -1) % len(e.shape())
-    return prod(e.shape()[:axis]), prod(e.shape()[axis:])
+    return prod(e.shape()[: e.axis(-1)]), prod(e.shape()[e.axis(-1) :])
 
 
 def rms_norm(e: Emission) -> None:
     """RMSNormalization: square, mean, reciprocal root, and two products."""
     shape, (rows, length) = e.shape(), _rows(e)
-    axis = e.get("axis", -1) % len(shape)
-    narrow = (*shape[:axis], *(1 for _ in shape[axis:]))
+    narrow = (*shape[: e.axis(-1)], *(1 for _ in shape[e.axis(-1) :]))
     data = e.operand()
     square = Elementwise(function="square", elements=prod(shape))
     root = Elementwise(function="rsqrt", elements=rows)
@@ -136,7 +133,7 @@ def rms_norm(e: Emission) -> None:
 def softmax(e: Emission) -> None:
     """Softmax and LogSoftmax."""
     shape, modern = e.shape(), e.opset >= PER_ELEMENT_AXIS_OPSET
-    axis = e.get("axis", -1 if modern else 1) % max(1, len(shape))
+    axis = e.axis(-1 if modern else 1)
     length = prod(shape[axis : axis + 1] if modern else shape[axis:])
     log = e.node.op_type == "LogSoftmax"
     e.emit(Softmax(outer=prod(shape) // length, length=length, log=log), e.operand())
@@ -164,8 +161,9 @@ def conv_of(c: Call) -> Conv:
     """Return what a Conv of any rank does, with groups, stride, dilation and padding."""
     data, weights, groups = c.shape(), c.shape(1), c.get("group", 1)
     kernel = weights[2:]
-    if tuple(c.get("kernel_shape", kernel)) != kernel or data[1] != weights[1] * groups:
-        raise ValueError(f"{groups} groups, kernel_shape {c.get('kernel_shape', kernel)}")
+    stated = tuple(c.get("kernel_shape", kernel))
+    fits = stated == kernel and data[1] == weights[1] * groups
+    require(fits, f"{groups} groups, kernel_shape {stated}")
     counts = {"batch": data[0], "in_channels": data[1], "out_channels": weights[0]}
     return Conv(**counts, groups=groups, **window(c.node.given, data[2:], kernel)[0])
 

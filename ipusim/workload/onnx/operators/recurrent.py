@@ -91,7 +91,7 @@ def _part(e: Emission, name: str, suffix: str) -> str:
     """Return a view of one slice along the first axis: of a direction, or of the last step."""
     whole = e.context.graph.tensors[name]
     shape = whole.shape[1:]
-    return e.put(e.name(suffix), view("slice", shape), name, shape=shape, dtype=whole.dtype)
+    return e.step(suffix, view("slice", shape), name, shape=shape, dtype=whole.dtype)
 
 
 def _direction(
