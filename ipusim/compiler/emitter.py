@@ -48,18 +48,10 @@ OFFSET_BYTES = 4
 class TensorLayout(NamedTuple):
     """Where a tensor lies.
 
-    Attributes
-    ----------
-    grouping : int
-        Channels that sit together in memory.
-    tiles : int or None
-        Tiles that hold it; None for a linear mapping over the chip.
-    free : bool
-        Whether it is laid out for its consumer (host inputs, parameters, gradients of those).
-    mapping : str
-        Tensor whose tile mapping it shares, element by element; empty where it has its own.
-    rows : bool
-        Whether the elements that sit together are neighbours along rows, not along channels.
+    It has `grouping` channels together in memory, or neighbours along `rows`. It lies on `tiles`,
+    spread linearly over the chip if None, and shares element by element the `mapping` of a tensor,
+    empty where it has its own. It is `free` if it is laid out for its consumer (host inputs,
+    parameters, gradients of those).
     """
 
     grouping: int = DEFAULT_GROUPING
@@ -345,19 +337,14 @@ class Emitter:
         self.emit(name, "popops::BroadcastVectorOuter", cycles, exchange=received)
 
     def scaled_add(
-        self,
-        x: Placed,
-        addend_dtype: str = "",
-        *,
-        constrained: bool = False,
-        exchanged: bool = False,
+        self, x: Placed, addend: str = "", *, constrained: bool = False, exchanged: bool = False
     ) -> None:
         """Add: ``a += scale * b`` (popops::scaledAddTo, plain weight update).
 
-        `constrained` says that the operands lie in different memory elements, `exchanged` that b
-        arrives from other tiles.
+        The `addend` b may have another type. `constrained` says that the operands lie in different
+        memory elements, `exchanged` that b arrives from other tiles.
         """
-        share, addend = self.share(x), addend_dtype or x.dtype
+        share, addend = self.share(x), addend or x.dtype
         work = self.tile, share, x.dtype, addend
         cycles = codelets.scaled_add_cycles(*work, constrained=constrained)
         received = share * element_bytes(addend) if exchanged else 0

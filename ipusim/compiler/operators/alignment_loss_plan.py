@@ -69,10 +69,7 @@ def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: Chip) -> CtcPlan:
     for time in distinct_splits(op.steps, op.steps):
         for label in distinct_splits(op.labels, op.labels):
             for blank_apart in (False, True):
-                columns = time * (label + blank_apart)
-                if columns > chip.tiles:
-                    continue
-                most = min(op.batch, chip.tiles // columns)
+                most = min(op.batch, chip.tiles // (time * (label + blank_apart)))
                 for parts in distinct_splits(most, most):
                     plan = _plan(op, (parts, time, label), blank_apart, chip)
                     used = _bytes(plan, op, dtype_bytes)

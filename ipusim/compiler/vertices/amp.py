@@ -63,7 +63,7 @@ def amp_vertex(
     )
 
 
-def _run(cell: list[int], *, lag: int) -> tuple[int, ...]:
+def _run(cell: tuple[int, ...], *, lag: int) -> tuple[int, ...]:
     """Return the `RUN` of a worker."""
     one, two, three, core, prologue = cell
     return prologue, one, two, 0, 3, three - 3 * core, core, lag

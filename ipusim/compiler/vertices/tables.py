@@ -14,8 +14,7 @@ from pathlib import Path
 from ipusim.compiler.tiles import CODELET_VERSIONS
 from ipusim.files import read_records
 
-Pair = tuple[int, int]
-LoopTable = dict[str, dict[str, Pair]]
+LoopTable = dict[str, dict[str, tuple[int, ...]]]
 
 
 def _read() -> dict[str, dict[str, LoopTable]]:
@@ -26,13 +25,12 @@ def _read() -> dict[str, dict[str, LoopTable]]:
         for version, rows in table.items():
             pairs = {dtype: line[f"{version} {dtype}"] for dtype in ("float16", "float32")}
             if all(pairs.values()):
-                rows[line["row"]] = {dtype: _pair(text) for dtype, text in pairs.items()}
+                rows[line["row"]] = {dtype: _numbers_of(text) for dtype, text in pairs.items()}
     return found
 
 
-def _pair(cell: str) -> Pair:
-    first, second = cell.split("/")
-    return int(first), int(second)
+def _numbers_of(cell: str) -> tuple[int, ...]:
+    return tuple(map(int, cell.split("/")))
 
 
 LOOPS = _read()
@@ -66,10 +64,7 @@ took 3 per vector."""
 
 
 @cache
-def numbers(table: str, keys: int) -> dict[tuple[int, ...], list[list[int]]]:
+def numbers(table: str, keys: int) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
     """Return the cells of a table beside this file, each several numbers, by its first columns."""
     lines = [[*line.values()] for line in read_records(Path(__file__).with_name(table))]
-    return {
-        tuple(map(int, line[:keys])): [[*map(int, cell.split("/"))] for cell in line[keys:]]
-        for line in lines
-    }
+    return {tuple(map(int, line[:keys])): [*map(_numbers_of, line[keys:])] for line in lines}
