@@ -14,7 +14,7 @@ from math import prod
 from typing import NamedTuple, Self
 
 from ipusim.compiler.program import Superstep
-from ipusim.compiler.reduction import Reduction, Stage
+from ipusim.compiler.reduction import Reduction, Stage, stages_of
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import (
     CodeletVersion,
@@ -368,7 +368,7 @@ class Emitter:
             # Neighbours along rows sit together, and are sums of their own.
             shape, dims = (prod(shape[:-1]) // group, shape[-1], group), (1,)
         asked = Reduction.of(shape, dims or (len(shape) - 1,), function, x.dtype, out, per_tile)
-        return asked.stages(self.chip, self.codelets)
+        return stages_of(asked, self.chip, self.codelets)
 
     def reduce(self, function: str, x: Placed, *dims: int, out: str = "", name: str = "") -> None:
         """Reduce some dimensions, the last by default, into type `out`, x's by default.

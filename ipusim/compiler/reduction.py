@@ -103,14 +103,12 @@ class Reduction:
         kept = zip(self.sizes, self.reduced, strict=True)
         return prod(size for size, reduced in kept if not reduced)
 
-    def stages(self, chip: Chip, codelets: CodeletVersion) -> tuple[Stage, ...]:
-        """Return the stages in order; none if nothing is reduced."""
-        return _stages(self, chip, codelets) if any(self.reduced) else ()
-
 
 @lru_cache(maxsize=4096)
-def _stages(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[Stage, ...]:
-    """Return the stages of a reduction; networks repeat the same ones many times."""
+def stages_of(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[Stage, ...]:
+    """Return the stages of a reduction in order; networks repeat the same ones many times."""
+    if not any(asked.reduced):
+        return ()
     total, partials = prod(asked.sizes), asked.partials
     share = asked.per_tile or linear_share(total, asked.dtype, chip)
     tiles = min(chip.tiles, ceil_div(total, share))
@@ -147,7 +145,7 @@ def _on_tile(layout: InputLayout, vertex: ReduceVertex) -> tuple[Stage, ...]:
         max(each, key=partial(compute_set_cycles, workers=workers))
         for each in zip_longest(*patterns, fillvalue=())
     ]
-    return tuple(compute_sets("reduce on tile", slowest, workers))
+    return tuple(_compute_sets("reduce on tile", slowest, workers))
 
 
 def _between_tiles(
@@ -169,19 +167,15 @@ def _between_tiles(
         pieces = max(1, min(sources * columns // piece, sources // MIN_PIECE_ROWS))
         rows = max(2, ceil_div(sources, pieces))
         narrow = replace(vertex, output=partials, partials=vertex.inputs)
-        parts = [_gathered(columns, rows)]
-        vertices = narrow.tile_vertices(parts, divide_columns=False, pieces=rows)
-        received = rows * columns * vertex.column_bytes[0]
-        stages += compute_sets("reduce between tiles", vertices, chip.workers, received)
+        name = "reduce between tiles"
+        stages += gathered_stages(name, narrow, _gathered(columns, rows), divide_columns=False)
         vertex = replace(vertex, inputs=partials)
         sources = ceil_div(sources, rows)
         data = outputs * sources
         width = columns
         tiles = min(chip.tiles, ceil_div(data, columns))
     mapped = _results_per_tile(outputs, partials, chip)
-    vertices = vertex.tile_vertices([_gathered(mapped, sources)], pieces=sources)
-    received = mapped * sources * vertex.column_bytes[0]
-    return stages + compute_sets("reduce to output", vertices, chip.workers, received)
+    return stages + gathered_stages("reduce to output", vertex, _gathered(mapped, sources))
 
 
 def _results_per_tile(outputs: int, partials: str, chip: Chip) -> int:
@@ -195,7 +189,16 @@ def _gathered(columns: int, rows: int) -> Region:
     return Region(1, rows, 1) if columns == 1 else Region(columns, 1, rows)
 
 
-def compute_sets(
+def gathered_stages(
+    name: str, vertex: ReduceVertex, region: Region, *, divide_columns: bool = True
+) -> list[Stage]:
+    """Return the stages that reduce a region whose rows arrive from other tiles."""
+    vertices = vertex.tile_vertices([region], divide_columns=divide_columns, pieces=region.rows)
+    received = region.elements * vertex.column_bytes[0]
+    return _compute_sets(name, vertices, vertex.tile.workers, received)
+
+
+def _compute_sets(
     name: str, vertices: Iterable[Sequence[int]], workers: int, received: int = 0
 ) -> list[Stage]:
     """Return one stage per compute set; data arrives before the first, and stays until the last."""

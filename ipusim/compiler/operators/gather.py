@@ -8,7 +8,7 @@ as if one worker of each tile found it (``hottest`` 1).
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.gather_plan import INDEX_BYTES, EmbeddingPlan, plan_embedding
-from ipusim.compiler.reduction import compute_sets
+from ipusim.compiler.reduction import gathered_stages
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import CODELET_VERSIONS, ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles
@@ -101,7 +101,7 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     Split indices fill partial tables of zeros, which are summed and added; up to sdk/poplar/2.0.0
     these are always float32.
     """
-    chip, early = m.chip, m.tile.version == CODELET_VERSIONS[0]
+    early = m.tile.version == CODELET_VERSIONS[0]
     stored = Placed((plan.group_split * plan.groups * op.rows * op.width,), dtype)
     if op.function == "add":
         # A sum starts from zeros, laid out as planned; rows are written where they are stored.
@@ -122,20 +122,16 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
         m.emit("zero partial tables", "popops::Fill", cycles, temp=partial_bytes)
     received = plan.groups * plan.indices * (INDEX_BYTES + plan.width * partial_size)
     # The early vertex runs on one worker; later ones divide the rows of the table.
-    own_rows = plan.rows if early else ceil_div(plan.rows, chip.workers)
+    own_rows = plan.rows if early else m.tile.per_worker(plan.rows)
     work = plan.indices, hits(op, plan.indices, own_rows), plan.width, partial_dtype
     cycles = multi_update_add_cycles(m.tile, *work)
     vertex = "popops::ScaledMultiUpdateOp"
     m.emit("add rows", vertex, plan.groups * cycles, received=received, temp=partial_bytes)
     if not several:
         return
-    outputs = ceil_div(partials, plan.index_split)
-    arriving = outputs * plan.index_split * partial_size
-    vertex = ReduceVertex(m.tile, partial_dtype, partial_dtype, partial_dtype)
-    parts = Region(outputs, 1, plan.index_split)
-    vertices = vertex.tile_vertices([parts], pieces=plan.index_split)
-    name = "sum partial tables"
+    outputs, name = ceil_div(partials, plan.index_split), "sum partial tables"
+    reducing = ReduceVertex(m.tile, partial_dtype, partial_dtype, partial_dtype)
     with m.holding(partial_bytes):
-        for stage in compute_sets(name, vertices, chip.workers, arriving):
+        for stage in gathered_stages(name, reducing, Region(outputs, 1, plan.index_split)):
             m.run(stage, name)
     m.scaled_add(stored, partial_dtype, constrained=True)
