@@ -8,7 +8,6 @@ import numpy as np
 from ipusim.compiler.vertices.conv import (
     DISTINCT_SHARES,
     ERA_2_0,
-    ERA_2_4,
     HMAC,
     OUTER_PRODUCT,
     SLIC,
@@ -145,20 +144,13 @@ def slic_cycles(vertex: np.void, part: np.void, kernel_last: int) -> int:
 
 
 def vmac_vertex(conv_groups: int, partial_bytes: int, era: int) -> np.ndarray:
-    """Return the vertical MAC vertex (depthwise, half inputs)."""
-    wide = era >= ERA_2_4 and conv_groups >= 8 and partial_bytes == 2
-    floats = partial_bytes == 4
-    if era <= ERA_2_0:
-        rates = (6, 20, 2, 1, 10, 9 + 2 * (WORKERS - 1), 4, 61 + 13 + 26)
-    else:
-        loop = (19 if floats else 18, 7 + (5 if floats else 3) + 3, 2)
-        if wide:
-            loop = (13, 22 + 3, 3) if conv_groups == 8 else (25, 2 * (22 + 3), 2 * 3)
-        each = (9 if floats else 7) + (2 if floats else 1) * (WORKERS - 1)
-        fixed = 61 + 14 + 25 + (1 if floats else 0)
-        rates = (*loop, 2 if floats else 4, 9 if floats else 10, each, conv_groups, fixed)
+    """Return the vertical MAC vertex (depthwise, half inputs).
+
+    The numbers of vmac.csv, by era, bytes of partials and groups, are the fields of `VMAC_RATES`.
+    """
+    rates = numbers("vmac.csv", 3)[era, partial_bytes, conv_groups]
     grouping = (conv_groups, 1, 1, 0, partial_bytes, 4)
-    return vertex_type(VMAC, *grouping, filter_height=1, vmac=rates)
+    return vertex_type(VMAC, *grouping, filter_height=1, vmac=tuple(rate for (rate,) in rates))
 
 
 @njit(cache=True)
