@@ -1,10 +1,10 @@
 """Matrix products, and the passes of the layers that they belong to."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.convolution.joint import plan_layer
+from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout, narrow_bytes
 from ipusim.compiler.operators.planned import lower_planned, transpose_weights
 from ipusim.compiler.state import Lowering, lowers
@@ -12,15 +12,8 @@ from ipusim.compiler.tiles import element_bytes
 from ipusim.workload.graph import MatMul
 
 
-class PlannedProduct(NamedTuple):
-    """The plan of a product and the forward plan of its layer."""
-
-    chosen: planner.Plan
-    forward: planner.Plan
-
-
-def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> PlannedProduct:
-    """Plan a matrix product; when training, with all three passes of it.
+def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> tuple[Plan, Plan]:
+    """Plan a matrix product and the forward pass of its layer; when training, with all three.
 
     PopART gives every product of a training graph a pass of a fully connected layer, whether its
     second operand is stored or computed, like the keys and values of attention
@@ -32,37 +25,36 @@ def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> PlannedProd
     dtype_bytes = element_bytes(m.made.dtype)
     if m.training:
         plans = plan_layer(layer_pass(op, dtype_bytes), m.chip, m.rules)
-        return PlannedProduct(getattr(plans, op.pass_kind), plans.forward)
+        return getattr(plans, op.pass_kind), plans.forward
     kind = "fc_inference" if op.weights_operand else "matmul"
     asked = planner.ConvPass.of(kind, op, dtype_bytes, operand_bytes)
-    chosen = planner.plan(asked, m.chip, m.rules)
-    return PlannedProduct(chosen, chosen)
+    return (planner.plan(asked, m.chip, m.rules),) * 2
 
 
 @lowers(MatMul)
 def matmul(m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed) -> TensorLayout:
     """Plan a matrix product and lower it."""
-    planned = plan_product(m, op, narrow_bytes(a.dtype))
-    transpose_product(m, planned, b)
-    return multiply(m, planned, a, b)
+    chosen, forward = plan_product(m, op, narrow_bytes(a.dtype))
+    transpose_product(m, chosen, forward, b)
+    return multiply(m, chosen, a, b)
 
 
-def transpose_product(m: Lowering, planned: PlannedProduct, b: Placed) -> None:
+def transpose_product(m: Lowering, chosen: Plan, forward: Plan, b: Placed) -> None:
     """Transpose the weights of a planned product where the backward pass wants that."""
     if m.task.params.pass_kind == "data_gradient" and m.training:
-        transpose_weights(m, b, planned.chosen, planned.forward)
+        transpose_weights(m, b, chosen, forward)
 
 
-def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> TensorLayout:
+def multiply(m: Lowering, chosen: Plan, a: Placed, b: Placed) -> TensorLayout:
     """Lower a planned product, whose weights are in place."""
     # poplibs swaps the operands of products: B plays the part of the input, A of the weights,
     # unless the plan swaps them back. So what it calls output channels, a few of which sit together
     # in memory, are rows.
-    operands = (a, b) if planned.chosen.transform.swap else (b, a)
-    layout = lower_planned(m, planned.chosen, *operands)._replace(rows=True)
+    operands = (a, b) if chosen.transform.swap else (b, a)
+    layout = lower_planned(m, chosen, *operands)._replace(rows=True)
     op = m.task.params
     # The gradient lies where the weights lie.
-    stored = planned.chosen.joint and op.weights_operand and op.pass_kind == "weight_gradient"
+    stored = chosen.joint and op.weights_operand and op.pass_kind == "weight_gradient"
     return layout._replace(free=True) if stored else layout
 
 

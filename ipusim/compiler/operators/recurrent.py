@@ -278,7 +278,7 @@ def _weight_gradient(cell: Cell, op: Recurrent, taken: int, *, separate: bool) -
             products = [(op.features, 3 * hidden), (hidden, 3 * hidden)]
     for inputs, outputs in products:
         product = _stored(inputs, taken * op.batch, outputs)
-        joint = cell.product(replace(product, pass_kind="weight_gradient")).chosen.joint
+        joint = cell.product(replace(product, pass_kind="weight_gradient")).joint
         # The accumulator is laid out like the weights (matMulAcc), where in a joint plan the
         # product lies too; both lie in different memory elements (`operators.elementwise`).
         accumulator = Placed((inputs * outputs,), cell.dtype)

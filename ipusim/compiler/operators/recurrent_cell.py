@@ -10,13 +10,9 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Self
 
+from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout
-from ipusim.compiler.operators.matmul import (
-    PlannedProduct,
-    multiply,
-    plan_product,
-    transpose_product,
-)
+from ipusim.compiler.operators.matmul import multiply, plan_product, transpose_product
 from ipusim.compiler.state import Lowering, Task
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.elementwise import TRANSPOSE, loop_cycles, transpose_cycles
@@ -71,7 +67,7 @@ class Cell:
         """Return the bytes of `states` states on the fullest tile."""
         return states * layout.per_tile * element_bytes(self.dtype)
 
-    def product(self, params: MatMul) -> PlannedProduct:
+    def product(self, params: MatMul) -> Plan:
         """Add a product to every round of the loop; return it as planned.
 
         Its weights stay in the layout of the plan, and what a gradient does to them once is done
@@ -84,10 +80,10 @@ class Cell:
         result = Placed((params.m, params.n), self.dtype)
         task = Task(params, inputs=(a, b), results=(result,))
         alone = Lowering(chip=m.chip, stack=m.stack, rules=m.rules, training=m.training, task=task)
-        planned = plan_product(alone, params)
-        transpose_product(alone, planned, b)
+        chosen, forward = plan_product(alone, params)
+        transpose_product(alone, chosen, forward, b)
         once = len(alone.steps)
-        lowered = alone.finish(multiply(alone, planned, a, b))
+        lowered = alone.finish(multiply(alone, chosen, a, b))
         m.steps += [
             replace(step, repeats=step.repeats * (m.repeats if index >= once else 1), temp_bytes=0)
             for index, step in enumerate(lowered.steps)
@@ -97,14 +93,14 @@ class Cell:
         m.codelet = m.codelet or lowered.codelet
         self.temp_bytes = max(self.temp_bytes, lowered.temp_bytes)
         m.interleaved_bytes = max(m.interleaved_bytes, lowered.interleaved_bytes)
-        return planned
+        return chosen
 
     def units(self, params: MatMul) -> None:
         """Add a product of every step, and transpose its rows' groups so that units lie in such.
 
         Source: RnnUtil.hpp, tryGroupedPartialTranspose.
         """
-        plan = self.product(params).chosen
+        plan = self.product(params)
         grouping = plan.out_chans_per_group
         if grouping > 1:
             blocks = ceil_div(ceil_div(params.m * params.n, grouping * GRAIN), plan.cost.tiles_used)
