@@ -63,12 +63,11 @@ def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
     """
     op, chip = asked.op, m.chip
     split, plan = plan_pool(asked, chip)
-    geometry, part = split.geometry, split.part(plan)
-    vertex = asked.vertex(chip, m.tile.version)
-    cycles = pool_tile_cycles(vertex, geometry, split.out_field, plan.field_split, part)
+    part, vertex = split.part(plan), split.vertex(chip, m.tile.version)
+    cycles = pool_tile_cycles(vertex, split.out_field, plan.field_split, part)
     size = element_bytes(asked.dtype)
     planes = part.batch * part.channel_groups * part.channel_grouping
-    in_bytes = geometry.input_extent(part.field) * planes * size
+    in_bytes = vertex.geometry.input_extent(part.field) * planes * size
     out_bytes = prod(part.field) * planes * size
     windows = [(in_bytes, asked.grouping)]
     if asked.is_grad:

@@ -119,7 +119,7 @@ class PoolPass:
     def vertex(self, chip: Chip, version: str) -> PoolVertex:
         """Return the vertex that runs, as a version of the estimators times it."""
         width = vector_width(self.dtype, chip)
-        return PoolVertex(self.is_max, self.is_grad, width, chip.workers, version)
+        return PoolVertex(self.geometry, self.is_max, self.is_grad, width, chip.workers, version)
 
     def part(self, plan: PoolPlan) -> TileSlice:
         """Return the largest share of a tile."""
@@ -191,7 +191,7 @@ def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
         if extent % share and share > 1
     ]
     vertex = asked.vertex(chip, "2021-11")
-    compute = max(pool_vertex_estimate(vertex, asked.geometry, one) for one in (part, *smaller))
+    compute = max(pool_vertex_estimate(vertex, one) for one in (part, *smaller))
     return compute + _late_moved(asked, part, chip)
 
 
@@ -204,7 +204,7 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
         costs = _early_cost(asked, parts, chip)
         best = int(np.argmin(costs))
         return PoolPlan.of(splits[best], int(costs[best]))
-    floors = least_pool_estimate(asked.vertex(chip, "2021-11"), asked.geometry, parts)
+    floors = least_pool_estimate(asked.vertex(chip, "2021-11"), parts)
     floors += _late_moved(asked, parts, chip)
     least, best = math.inf, 0
     # The most hopeful first, until even the floor of what is left is too dear.

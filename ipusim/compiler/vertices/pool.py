@@ -94,6 +94,7 @@ class TileSlice:
 class PoolVertex:
     """Which vertex runs (maximum or sum, forward or gradient of a maximum), and how it is timed."""
 
+    geometry: PoolGeometry
     is_max: bool
     is_grad: bool
     vector_width: int
@@ -154,7 +155,7 @@ def _segments(
     return pieces
 
 
-def pool_vertex_estimate(vertex: PoolVertex, geometry: PoolGeometry, part: TileSlice) -> int:
+def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> int:
     """Return the estimate that the 2021 planner uses: every kernel position always contributes."""
     vectors = part.channel_grouping // vertex.vector_width
     outputs, workers = prod(part.field) * part.batch, vertex.workers
@@ -163,9 +164,7 @@ def pool_vertex_estimate(vertex: PoolVertex, geometry: PoolGeometry, part: TileS
     idle, busy = (vertex.worker_cycles(part, init_vectors, rows) for rows in ([], [0]))
 
     def row(count: int) -> int:
-        if not count:
-            return 0
-        return 15 + _row_cycles(vertex, geometry, part, count)
+        return 15 + _row_cycles(vertex, part, count) if count else 0
 
     full_row, slowest = row(width), 0
     for worker in range(workers):
@@ -177,24 +176,20 @@ def pool_vertex_estimate(vertex: PoolVertex, geometry: PoolGeometry, part: TileS
     return 7 + workers * slowest + 6
 
 
-def _row_cycles(vertex: PoolVertex, geometry: PoolGeometry, part: TileSlice, count: int) -> int:
+def _row_cycles(vertex: PoolVertex, part: TileSlice, count: int) -> int:
     """Return the work items of `count` outputs along a row, as many as there are positions."""
-    contributing = ceil_div(count, geometry.dilation[-1])
-    return prod(geometry.kernel) * vertex.item_cycles(part, contributing)
+    contributing = ceil_div(count, vertex.geometry.dilation[-1])
+    return prod(vertex.geometry.kernel) * vertex.item_cycles(part, contributing)
 
 
-def least_pool_estimate(vertex: PoolVertex, geometry: PoolGeometry, part: TileSlice) -> int:
+def least_pool_estimate(vertex: PoolVertex, part: TileSlice) -> int:
     """Return cycles that `pool_vertex_estimate` cannot go below: its workers share them evenly."""
     rows = prod(part.field[:-1]) * part.batch
-    return rows * _row_cycles(vertex, geometry, part, part.field[-1])
+    return rows * _row_cycles(vertex, part, part.field[-1])
 
 
 def pool_tile_cycles(
-    vertex: PoolVertex,
-    geometry: PoolGeometry,
-    out_field: Sequence[int],
-    field_split: Sequence[int],
-    part: TileSlice,
+    vertex: PoolVertex, out_field: Sequence[int], field_split: Sequence[int], part: TileSlice
 ) -> int:
     """Return the cycles of the slowest tile, with the work lists it really has.
 
@@ -204,13 +199,12 @@ def pool_tile_cycles(
     """
     sampled = [
         {
-            geometry.reached(dim, index * size // split, (index + 1) * size // split)
+            vertex.geometry.reached(dim, index * size // split, (index + 1) * size // split)
             for index in _sampled(size, split)
         }
         for dim, (size, split) in enumerate(zip(out_field, field_split, strict=True))
     ]
-    stride = geometry.dilation[-1]
-    return max([_tile_cycles(vertex, stride, tile, part) for tile in product(*sampled)])
+    return max([_tile_cycles(vertex, tile, part) for tile in product(*sampled)])
 
 
 def _sampled(size: int, split: int) -> set[int]:
@@ -224,13 +218,10 @@ def _sampled(size: int, split: int) -> set[int]:
     }
 
 
-def _tile_cycles(
-    vertex: PoolVertex, row_stride: int, tile: Sequence[Reached], part: TileSlice
-) -> int:
-    """Return the cycles of a tile with such outputs along each dimension of the field.
-
-    Those that one kernel position reaches lie `row_stride` apart in a row.
-    """
+def _tile_cycles(vertex: PoolVertex, tile: Sequence[Reached], part: TileSlice) -> int:
+    """Return the cycles of a tile with such outputs along each dimension of the field."""
+    # Outputs that one kernel position reaches lie so far apart in a row.
+    row_stride = vertex.geometry.dilation[-1]
     workers, field = vertex.workers, tuple([along.outputs for along in tile])
     # How many kernel positions of the outer dimensions reach each row of the tile.
     outer_hits = [[along.hits(out) for out in range(along.outputs)] for along in tile[:-1]]

@@ -28,16 +28,17 @@ def test_output_field():
     assert gap.out_field == (1, 1)
 
 
+ROW = PoolGeometry((1, 13), (1, 2), (1, 1), (1, 1), (0, 0))
+
+
 def test_vertex_by_hand():
     """One row of 12 outputs, window 1 x 2, one vector of channels: two outputs per worker."""
-    geometry = PoolGeometry((1, 13), (1, 2), (1, 1), (1, 1), (0, 0))
     part = TileSlice(4, 1, 1, (1, 12))
     item = 20 + 1 + (2 + (4 + 3 * 1) + 1) + 1 + 3
     worker = (4 + 2 + 2 + 7 + 2 + 2) + (4 + 2) + (5 + 1 + 2) + (2 + 1) + (3 + 2 + 4 + 1)
     worker += 13 + 2 * item + 2 + 1
-    cycles = pool_tile_cycles(
-        PoolVertex(True, False, 4, 6, "2021-11"), geometry, (1, 12), (1, 1), part
-    )
+    vertex = PoolVertex(ROW, True, False, 4, 6, "2021-11")
+    cycles = pool_tile_cycles(vertex, (1, 12), (1, 1), part)
     assert cycles == 7 + 6 * worker + 6
 
 
@@ -45,7 +46,7 @@ def test_between_channel_groups_a_gradient_costs_more():
     """Two groups of a vector each: the second costs its loop and 4 cycles, of a gradient 6."""
     one, two = (TileSlice(4, groups, 1, (1, 12)) for groups in (1, 2))
     for gradient, between in ((False, 4), (True, 6)):
-        vertex = PoolVertex(True, gradient, 4, 6, "2021-11")
+        vertex = PoolVertex(ROW, True, gradient, 4, 6, "2021-11")
         loop = 1 + (3 + vertex.loop_cycles(12)) + 1
         assert vertex.item_cycles(two, 12) - vertex.item_cycles(one, 12) == between + loop
 
@@ -53,10 +54,11 @@ def test_between_channel_groups_a_gradient_costs_more():
 def test_padding_saves_work_items():
     inside = PoolGeometry((5, 5), (3, 3), (1, 1), (1, 1), (0, 0))
     padded = PoolGeometry((3, 3), (3, 3), (1, 1), (1, 1), (1, 1))
-    vertex = PoolVertex(True, False, 4, 6, "2021-11")
     part = TileSlice(8, 1, 1, (3, 3))
-    full = pool_tile_cycles(vertex, inside, (3, 3), (1, 1), part)
-    less = pool_tile_cycles(vertex, padded, (3, 3), (1, 1), part)
+    full, less = (
+        pool_tile_cycles(PoolVertex(one, True, False, 4, 6, "2021-11"), (3, 3), (1, 1), part)
+        for one in (inside, padded)
+    )
     assert less < full
 
 
