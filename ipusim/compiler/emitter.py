@@ -367,7 +367,8 @@ class Emitter:
         if not dims and x.layout.rows and prod(shape[:-1]) % group == 0:
             # Neighbours along rows sit together, and are sums of their own.
             shape, dims = (prod(shape[:-1]) // group, shape[-1], group), (1,)
-        asked = Reduction.of(shape, dims or (len(shape) - 1,), function, x.dtype, out, per_tile)
+        types, dims = (x.dtype, out or x.dtype), dims or (len(shape) - 1,)
+        asked = Reduction(shape, dims, function, *types, per_tile)
         return stages_of(asked, self.chip, self.codelets)
 
     def reduce(self, function: str, x: Placed, *dims: int, out: str = "", name: str = "") -> None:

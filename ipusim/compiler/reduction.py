@@ -8,11 +8,11 @@ tags 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import zip_longest
 from math import isqrt, prod
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layout
 from ipusim.compiler.tiles import (
@@ -64,62 +64,38 @@ def together(stages: Sequence[Stage], chip: Chip) -> Stage:
     return Stage(first.name, first.vertex, cycles, received, temp, vertices)
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """What is reduced: dimensions in memory order, which of them, types, how the input is spread.
+class Reduction(NamedTuple):
+    """What is reduced: dimensions of a shape in memory order, by a function, from type to type.
 
-    Whether it is summed, as values or squares, decides what it costs; `partials` is the type in
-    which is accumulated. ``per_tile`` are the elements on each tile where the input is not spread
-    linearly.
+    ``per_tile`` are the elements on each tile where the input is not spread linearly.
     """
 
-    sizes: tuple[int, ...]
-    reduced: tuple[bool, ...]
-    sums: bool
+    shape: tuple[int, ...]
+    dims: tuple[int, ...]
+    function: str
     dtype: str
-    partials: str
     out: str
     per_tile: int | None
-
-    @classmethod
-    def of(
-        cls,
-        shape: tuple[int, ...],
-        dims: tuple[int, ...],
-        function: str,
-        dtype: str,
-        out: str = "",
-        per_tile: int | None = None,
-    ) -> Self:
-        """Return the reduction of some dimensions of a shape, with neighbouring ones merged."""
-        out = out or dtype
-        widened = out == "float16" and function in (*_SUMS, "mul")
-        partials = "float32" if widened else out
-        return cls(*collapse(shape, dims), function in _SUMS, dtype, partials, out, per_tile)
-
-    @property
-    def outputs(self) -> int:
-        """Elements of the result."""
-        kept = zip(self.sizes, self.reduced, strict=True)
-        return prod(size for size, reduced in kept if not reduced)
 
 
 @lru_cache(maxsize=4096)
 def stages_of(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[Stage, ...]:
     """Return the stages of a reduction in order; networks repeat the same ones many times."""
-    if not any(asked.reduced):
+    sizes, reduced = collapse(asked.shape, asked.dims)
+    if not any(reduced):
         return ()
-    total, partials = prod(asked.sizes), asked.partials
-    share = asked.per_tile or linear_share(total, asked.dtype, chip)
-    tiles = min(chip.tiles, ceil_div(total, share))
-    layout = examine_layout(
-        asked.sizes, asked.reduced, share, tiles, vector_width(asked.dtype, chip)
-    )
+    outputs = prod(size for dim, size in enumerate(asked.shape) if dim not in asked.dims)
+    share = asked.per_tile or linear_share(prod(sizes), asked.dtype, chip)
+    tiles = min(chip.tiles, ceil_div(prod(sizes), share))
+    layout = examine_layout(sizes, reduced, share, tiles, vector_width(asked.dtype, chip))
+    # Sums and products of halves are accumulated as floats.
+    widened = asked.out == "float16" and asked.function in (*_SUMS, "mul")
+    partials = "float32" if widened else asked.out
     # Early vertices give out what they accumulate; a cast on the same tiles follows.
     casts = codelets.library == "2020-01" and partials != asked.out
     tile = Tile(chip, codelets.estimator)
     output = partials if casts else asked.out
-    vertex = ReduceVertex(tile, asked.dtype, output, partials, asked.sums)
+    vertex = ReduceVertex(tile, asked.dtype, output, partials, asked.function in _SUMS)
     stages: list[Stage] = []
     if layout.spread == 1:
         stages += _on_tile(layout, vertex)
@@ -128,8 +104,8 @@ def stages_of(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[S
         if layout.repeats:
             stages += _on_tile(layout, replace(vertex, output=partials))
             vertex = replace(vertex, inputs=partials)
-        stages += _between_tiles(asked, layout, tiles, vertex)
-        results = _results_per_tile(asked.outputs, partials, chip)
+        stages += _between_tiles(outputs, layout, tiles, vertex)
+        results = _results_per_tile(outputs, partials, chip)
     if casts:
         cycles = cast_cycles(tile, results, partials, asked.out)
         stages.append(Stage("cast result", "popops::Cast", cycles))
@@ -149,10 +125,10 @@ def _on_tile(layout: InputLayout, vertex: ReduceVertex) -> tuple[Stage, ...]:
 
 
 def _between_tiles(
-    asked: Reduction, layout: InputLayout, tiles: int, vertex: ReduceVertex
+    outputs: int, layout: InputLayout, tiles: int, vertex: ReduceVertex
 ) -> list[Stage]:
     """Return the stages that gather and reduce partials lying on several tiles."""
-    outputs, partials, chip = asked.outputs, asked.partials, vertex.tile.chip
+    partials, chip = vertex.partials, vertex.tile.chip
     stages: list[Stage] = []
     sources, data, width = layout.spread, layout.partial_elements, layout.columns_per_tile
     while data > outputs * MORE_STAGES_THRESHOLD and not (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import gcd, lcm
 
-from ipusim.compiler.convolution import planner
+from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.planned_result import emit_part, finish_result
 from ipusim.compiler.state import Lowering
@@ -28,16 +28,14 @@ _MOST_VIEWS = 7
 (inViewMaxBroadcastDests, weightViewMaxBroadcastDests)."""
 
 
-def transpose_weights(
-    m: Lowering, weights: Placed, chosen: planner.Plan, forward: planner.Plan
-) -> None:
+def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan) -> None:
     """Rearrange the forward weights for the data gradient: channels exchanged, field reversed.
 
     Blocks are transposed where they lie, then sent (poplibs ``lib/poplin/Convolution.cpp``,
     weightsTransposeChansFlipXY and fullyConnectedWeightTranspose); in a joint plan they stay on
-    their tiles. The groups of a tensor divide its channels, whatever the
-    plan pads them to; a product whose groups hold one element only is copied one by one
-    (getGroupSizes there, useCopyImpl).
+    their tiles. The groups of a tensor divide its channels, whatever the plan pads them to; a
+    product whose groups hold one element only is copied one by one (getGroupSizes there,
+    useCopyImpl).
     """
     op = m.task.params
     weights = weights.spread()
@@ -64,7 +62,7 @@ def transpose_weights(
         m.copy("turn weights", 0 if chosen.joint else moved, temp=moved, cycles=cycles)
 
 
-def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> TensorLayout:
+def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> TensorLayout:
     """Supersteps of a planned operation, in the order in which poplibs runs them."""
     m.superstep_cycles = m.stack.planned_superstep_cycles
     m.tiles = chosen.cost.tiles_used
@@ -94,7 +92,7 @@ class _Brought:
     bytes: int
 
 
-def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> _Brought:
+def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> _Brought:
     """Slice and rearrange the operands as the plan wants them."""
     chip, cost, op = m.chip, chosen.cost, m.task.params
     is_conv, rate = isinstance(op, Conv), chip.exchange_bytes_per_cycle
@@ -157,7 +155,7 @@ def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
     return _Brought(data=arranged, weights=placed, moved=moved > 0, bytes=before_bytes)
 
 
-def _slice_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> None:
+def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> None:
     """Slice what every serial part takes of the operands, each on the tiles that use it."""
     split, cost, size = chosen.split, chosen.cost, element_bytes(data.dtype)
     with m.loop(chosen.cost.serial, tiles=chosen.cost.tiles_used):
@@ -168,7 +166,7 @@ def _slice_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
             m.slice("slice weights", part, weights.dtype)
 
 
-def _pad_weights(m: Lowering, chosen: planner.Plan, element: int) -> None:
+def _pad_weights(m: Lowering, chosen: Plan, element: int) -> None:
     """Pad weights of serial parts that do not fill the vertex's groups, where many tiles want them.
 
     They take a tensor of their own then (poplibs lib/poplin/Convolution.cpp, convolutionPreprocess
@@ -182,7 +180,7 @@ def _pad_weights(m: Lowering, chosen: planner.Plan, element: int) -> None:
             m.fetch("pad weights", padded, cycles=rearranged_copy_cycles(padded, piece, m.chip))
 
 
-def _multiply(m: Lowering, chosen: planner.Plan, data: Placed, came: _Brought) -> None:
+def _multiply(m: Lowering, chosen: Plan, data: Placed, came: _Brought) -> None:
     """Send every tile what it multiplies, and multiply."""
     chip, cost, is_conv = m.chip, chosen.cost, isinstance(m.task.params, Conv)
     exchange, copied = cost.weights, 0
@@ -231,7 +229,7 @@ class _Order:
     copies_to_turn: int = 0
 
 
-def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: bool) -> _Order | None:
+def _wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _Order | None:
     """Return how an operand that an operation made is brought into order; None if it stays.
 
     It is rearranged where more than `_MOST_VIEWS` tiles want the same part, where what is summed
@@ -299,7 +297,7 @@ def _bring_into_order(m: Lowering, orders: list[_Order]) -> None:
         )
 
 
-def _summed_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: bool) -> _Order:
+def _summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _Order:
     """Return how one operand of a weight gradient is brought into order: its rows innermost.
 
     Rows of a product, batch and field of a convolution are summed over. Blocks are transposed with
@@ -335,7 +333,7 @@ def _summed_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     return _Order(name, tile_bytes, piece_copy_cycles(pieces, m.chip), blocks)
 
 
-def _in_windows(op: Conv, chosen: planner.Plan, x: Placed) -> int:
+def _in_windows(op: Conv, chosen: Plan, x: Placed) -> int:
     """Return the elements of an operand of a weight gradient when each output has its own window.
 
     0 where it stays as it is: kernels that move into the channels are a view if one output is left.
@@ -355,7 +353,7 @@ def _in_windows(op: Conv, chosen: planner.Plan, x: Placed) -> int:
     return elements
 
 
-def _temp_bytes(m: Lowering, chosen: planner.Plan, came: _Brought) -> int:
+def _temp_bytes(m: Lowering, chosen: Plan, came: _Brought) -> int:
     """Bytes of the fullest tile that live during a planned operation only, its output left out.
 
     While the vertex runs: what was received of inputs and weights, its share of weights that were

@@ -1,12 +1,12 @@
 """Results of planned operations: partials become sums, in their type and at their place."""
 
-from ipusim.compiler.convolution import planner
+from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.state import Lowering
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, rearranged_copy_cycles
 from ipusim.compiler.vertices.elementwise import cast_runs_cycles
 
 
-def finish_result(m: Lowering, chosen: planner.Plan) -> None:
+def finish_result(m: Lowering, chosen: Plan) -> None:
     """Sum or convert partials, put serial parts together, and the result where it belongs."""
     cost = chosen.cost
     if chosen.cost.depth > 1:
@@ -39,7 +39,7 @@ def finish_result(m: Lowering, chosen: planner.Plan) -> None:
         m.copy("spread output", cycles=copy_cycles(tile_bytes, m.chip, atom_bytes=atom))
 
 
-def _write_part(m: Lowering, chosen: planner.Plan) -> None:
+def _write_part(m: Lowering, chosen: Plan) -> None:
     """Write what a serial part has made, and count the parts.
 
     A counter on one tile says to all which part it is (poplibs lib/poplin/Convolution.cpp,
@@ -59,7 +59,7 @@ def _write_part(m: Lowering, chosen: planner.Plan) -> None:
             m.count("count parts")
 
 
-def _partials_exchange(m: Lowering, chosen: planner.Plan) -> int:
+def _partials_exchange(m: Lowering, chosen: Plan) -> int:
     """Return the cycles in which a tile receives the partials that it sums first.
 
     It keeps its own share. Shares that do not divide the runs in which partials lie are sent in two
@@ -76,7 +76,7 @@ def _partials_exchange(m: Lowering, chosen: planner.Plan) -> int:
 
 
 def emit_part(
-    m: Lowering, chosen: planner.Plan, name: str, vertex: str, *, exchange: int = 0, **work: int
+    m: Lowering, chosen: Plan, name: str, vertex: str, *, exchange: int = 0, **work: int
 ) -> None:
     """Add a superstep of every serial part; `exchange` is in cycles, `work` as `emit` takes it."""
     with m.loop(chosen.cost.serial, tiles=chosen.cost.tiles_used):
