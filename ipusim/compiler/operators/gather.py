@@ -6,6 +6,8 @@ to be spread evenly over the table, as the planner takes them; IPUModel instead 
 as if one worker of each tile found it (``hottest`` 1).
 """
 
+from dataclasses import replace
+
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.gather_plan import INDEX_BYTES, EmbeddingPlan, plan_embedding
 from ipusim.compiler.reduction import gathered_stages
@@ -28,7 +30,9 @@ def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
     """Lower lookups or updates; their planner and vertices changed between SDK 2.0 and 2.4."""
     early = m.stack.planner_era < CYCLE_PLANS_ERA
     goal = "memory" if early else "cycles"
-    plan = plan_embedding(op, m.dtype, m.chip, goal=goal, updates=m.task.changes_table)
+    # Lookups and updates of one table share the plan.
+    table = replace(op, function="lookup", hottest=0)
+    plan = plan_embedding(table, m.dtype, m.chip, goal=goal, updates=m.task.changes_table)
     if early:
         m.take_codelets(CODELET_VERSIONS[0])
     if op.function == "lookup":

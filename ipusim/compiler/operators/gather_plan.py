@@ -143,8 +143,14 @@ def _cycle_goal(
 
 
 @lru_cache(maxsize=256)
-def _plan(op: Gather, size: int, chip: Chip, goal: str, updates: bool) -> EmbeddingPlan:
-    weigh, grain_bytes = _cycle_goal, chip.data_path_bytes
+def plan_embedding(
+    op: Gather, dtype: str, chip: Chip, *, goal: str, updates: bool = True
+) -> EmbeddingPlan:
+    """Return the split of the lookups in a table, and of its updates where they share the plan.
+
+    `goal` says what is minimised, "memory" or "cycles".
+    """
+    weigh, grain_bytes, size = _cycle_goal, chip.data_path_bytes, element_bytes(dtype)
     if goal == "memory":
         weigh, grain_bytes = _memory_goal, _STORE_BYTES
     found = []
@@ -156,15 +162,3 @@ def _plan(op: Gather, size: int, chip: Chip, goal: str, updates: bool) -> Embedd
     _, _, splits, best = min(found, key=lambda option: option[:2])
     best_of = {name: int(getattr(splits, name)[best]) for name in _WEIGHED}
     return replace(splits, **best_of | {"width": min(op.width, best_of["width"])})
-
-
-def plan_embedding(
-    op: Gather, dtype: str, chip: Chip, *, goal: str, updates: bool = True
-) -> EmbeddingPlan:
-    """Return the split of the lookups in a table, and of its updates where they share the plan.
-
-    `goal` says what is minimised, "memory" or "cycles".
-    """
-    # Lookups and updates of one table share the plan.
-    table = replace(op, function="lookup", hottest=0)
-    return _plan(table, element_bytes(dtype), chip, goal, updates)
