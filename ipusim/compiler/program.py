@@ -80,11 +80,6 @@ class LoweredOp:
         """Cycles of all steps."""
         return sum(step.cycles for step in self.steps)
 
-    @property
-    def exchanges(self) -> int:
-        """Supersteps with an exchange, by `exchanges`."""
-        return exchanges(self.steps)
-
     def signature(self) -> tuple[object, ...]:
         """What makes two operations share code: the same plan and the same supersteps."""
         steps = tuple(map(_CODE_OF_STEP, self.steps))
@@ -120,7 +115,7 @@ class Program:
     @cached_property
     def exchanges(self) -> int:
         """Supersteps with an exchange, by `exchanges`."""
-        return sum(op.exchanges for op in self.ops)
+        return exchanges(self.steps)
 
     @cached_property
     def exchanged_bytes(self) -> int:

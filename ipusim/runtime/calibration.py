@@ -23,7 +23,7 @@ class FittedCosts:
     `reduction_s` is the latency of a reduction over neighbouring chips within the program
     (distributed batch norm), `collective_s` what each step of a collective over all replicas syncs
     longer by each hop from one machine to the next (`Ring.sync_hops`); `exchange_cycles` are those
-    of every superstep with an exchange beyond its sync and its data (`LoweredOp.exchanges`), in
+    of every superstep with an exchange beyond its sync and its data (`program.exchanges`), in
     every mode.
     """
 
