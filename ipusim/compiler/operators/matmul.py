@@ -48,10 +48,9 @@ def transpose_product(m: Lowering, chosen: Plan, forward: Plan, b: Placed) -> No
 def multiply(m: Lowering, chosen: Plan, a: Placed, b: Placed) -> TensorLayout:
     """Lower a planned product, whose weights are in place."""
     # poplibs swaps the operands of products: B plays the part of the input, A of the weights,
-    # unless the plan swaps them back. So what it calls output channels, a few of which sit together
-    # in memory, are rows.
+    # unless the plan swaps them back.
     operands = (a, b) if chosen.transform.swap else (b, a)
-    layout = lower_planned(m, chosen, *operands)._replace(rows=True)
+    layout = lower_planned(m, chosen, *operands)
     op = m.task.params
     # The gradient lies where the weights lie.
     stored = chosen.joint and op.weights_operand and op.pass_kind == "weight_gradient"

@@ -68,15 +68,14 @@ def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> T
     m.tiles = chosen.cost.tiles_used
     came = _bring_operands(m, chosen, data, weights)
     _multiply(m, chosen, data, came)
-    finish_result(m, chosen)
+    layout = finish_result(m, chosen)
     m.chosen = chosen
     m.plan, m.codelet = str(chosen), chosen.codelet
     m.transform = "joint" if chosen.joint else chosen.transform.name
     m.reads_lines = isinstance(m.task.params, Conv) and not chosen.one_by_one
-    m.temp_bytes = _temp_bytes(m, chosen, came)
+    m.temp_bytes = max(_temp_bytes(m, chosen, came), m.steps[-1].temp_bytes)
     m.interleaved_bytes = chosen.cost.partial_bytes if chosen.method == "AMP" else 0
-    grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
-    return TensorLayout(grouping=grouping, tiles=chosen.cost.tiles_used)
+    return layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +192,8 @@ def _multiply(m: Lowering, chosen: Plan, data: Placed, came: _Brought) -> None:
         exchange += ceil_div(cost.input_bytes, width)
         copied += copy_cycles(cost.input_bytes, chip)
         regroup = chosen.in_chans_per_group * chosen.conv_groups_per_group
-        if data.layout.grouping != regroup and not came.moved and is_conv:
-            in_bytes = element_bytes(data.dtype)
-            tile_bytes = ceil_div(data.elements * in_bytes, chip.tiles)
-            atom = min(data.layout.grouping, regroup) * in_bytes
-            regrouped = copy_cycles(tile_bytes, chip, atom_bytes=atom)
-            m.emit("regroup channels", TRANSPOSE, copy=regrouped)
+        if is_conv and (data.layout.rows or not came.moved):
+            _regroup_channels(m, data, regroup)
     if not is_conv and not came.weights:
         # Activations come from another plan, whether or not B was laid out for this one.
         copied += copy_cycles(cost.weight_bytes, chip)
@@ -211,6 +206,24 @@ def _multiply(m: Lowering, chosen: Plan, data: Placed, came: _Brought) -> None:
         copy=copied,
         compute=cost.calc,
     )
+
+
+def _regroup_channels(m: Lowering, x: Placed, wanted: int) -> None:
+    """Bring as many channels of a convolution's input together as the plan wants.
+
+    Blocks are transposed where neighbours along rows sit together, if both groups are multiples of
+    a grain (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan).
+    """
+    group, size = x.layout.grouping, element_bytes(x.dtype)
+    if x.layout.rows and not any(g * size % REGROUP_GRAIN_BYTES for g in (group, wanted)):
+        blocks = regrouping(x.elements, group, wanted, x.dtype, m.chip)
+        received = blocks.received
+        m.emit("regroup channels", TRANSPOSE, blocks.cycles, exchange=received, temp=received)
+    elif x.layout.rows or group != wanted:
+        tile_bytes = ceil_div(x.elements * size, m.chip.tiles)
+        atom = size if x.layout.rows else min(group, wanted) * size
+        copied = copy_cycles(tile_bytes, m.chip, atom_bytes=atom)
+        m.emit("regroup channels", TRANSPOSE, copy=copied)
 
 
 @dataclass(frozen=True, slots=True)

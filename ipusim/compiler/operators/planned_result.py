@@ -1,12 +1,19 @@
 """Results of planned operations: partials become sums, in their type and at their place."""
 
+from math import gcd
+
 from ipusim.compiler.convolution.planner import Plan
+from ipusim.compiler.emitter import TensorLayout
 from ipusim.compiler.state import Lowering
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, rearranged_copy_cycles
 from ipusim.compiler.vertices.elementwise import cast_runs_cycles
+from ipusim.workload.graph import Conv, MatMul
+
+_REMAPPED_GROUPS = (16, 8, 4)
+"""Channels that sit together in a result that is remapped, the first that divides them all."""
 
 
-def finish_result(m: Lowering, chosen: Plan) -> None:
+def finish_result(m: Lowering, chosen: Plan) -> TensorLayout:
     """Sum or convert partials, put serial parts together, and the result where it belongs."""
     cost = chosen.cost
     if chosen.cost.depth > 1:
@@ -27,7 +34,7 @@ def finish_result(m: Lowering, chosen: Plan) -> None:
     _write_part(m, chosen)
     if cost.after:
         m.emit("cast result", "popops::Cast1D", cost.after)
-    if cost.move_out:
+    if _moves_output(m, chosen):
         name = "rearrange output"
         emit_part(m, chosen, name, "copy", exchange=cost.move_out, copy=cost.copy_out)
     if chosen.spreads_output:
@@ -37,6 +44,80 @@ def finish_result(m: Lowering, chosen: Plan) -> None:
         atom = chosen.conv_groups_per_group * chosen.out_chans_per_group * size
         tile_bytes = ceil_div(m.made.elements * size, chosen.cost.tiles_used)
         m.copy("spread output", cycles=copy_cycles(tile_bytes, m.chip, atom_bytes=atom))
+    return _remapped(m, chosen) or _as_made(m, chosen)
+
+
+def _moves_output(m: Lowering, chosen: Plan) -> bool:
+    """Whether the result of a weight gradient is rearranged.
+
+    What poplibs undoes of a plan's transforms and padding is a view (lib/poplin/Convolution.cpp,
+    convolutionPostprocess), though its planner reckons with a copy.
+    """
+    return m.task.params.pass_kind == "weight_gradient" and chosen.cost.move_out > 0
+
+
+def _as_made(m: Lowering, chosen: Plan) -> TensorLayout:
+    """Return where a result lies that stays where it was made.
+
+    Channels that sit together are rows of a product, whose operands poplibs swaps; where the plan
+    swaps them, samples, which are columns of a product, sit together instead.
+    """
+    grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
+    swap = chosen.transform.swap and not _moves_output(m, chosen)
+    rows = isinstance(m.task.params, MatMul) != swap
+    return TensorLayout(grouping=grouping, tiles=chosen.cost.tiles_used, rows=rows)
+
+
+def _remapped(m: Lowering, chosen: Plan) -> TensorLayout | None:
+    """Copy a result in which poplibs finds no neighbours into groups of channels, on all tiles.
+
+    None if it stays. Sources: lib/poplin/Convolution.cpp, convolutionInternal and
+    remapOutputTensor.
+    """
+    op, size = m.task.params, element_bytes(m.made.dtype)
+    channels = op.m if isinstance(op, MatMul) else op.out_channels // op.groups
+    group = next((group for group in _REMAPPED_GROUPS if channels % group == 0), 0)
+    stays = op.pass_kind == "weight_gradient" or not (group and m.stack.remaps_outputs)
+    if stays or _neighbours(op, chosen) > 1:
+        return None
+    layout = TensorLayout(grouping=group, rows=isinstance(op, MatMul))
+    tile_bytes = m.tile_bytes(m.made._replace(layout=layout))
+    piece = 1 if chosen.transform.swap else gcd(chosen.out_chans_per_group, group)
+    with m.loop(1, tiles=m.chip.tiles):
+        cycles = rearranged_copy_cycles(tile_bytes, piece * size, m.chip)
+        m.copy("remap output", tile_bytes, temp=chosen.cost.outputs * size, cycles=cycles)
+    return layout
+
+
+def _neighbours(op: Conv | MatMul, chosen: Plan) -> int:
+    """Return how many neighbours poplibs finds to sit together in a result, 1 if none.
+
+    It looks along each dimension at the first elements alone: how many follow one another in
+    memory, and how many are on one tile. What does not divide the dimension is not found
+    (lib/poputil/VarStructure.cpp, detectInnermostGrouping and detectDimGroupings).
+    """
+    group, together = chosen.out_chans_per_group, chosen.conv_groups_per_group
+    if isinstance(op, MatMul):
+        channels, groups, samples, field = op.m, 1, op.n, ()
+    else:
+        channels, groups = op.out_channels // op.groups, op.groups
+        samples, field = op.batch, op.out_field
+    merged = channels * chosen.transform.factor
+    if chosen.transform.swap:
+        # Samples are innermost, then the first dimension that was moved into the channels.
+        added = len(chosen.split.field) - len(field)
+        moved = [field[d - added] for d in chosen.transform.way.flatten if d >= added]
+        length = merged = next((n for n in (samples, *moved) if n > 1), 1)
+    elif group == together == 1:
+        return field[-1] if field else samples
+    else:
+        length = channels * groups
+    if merged <= group:
+        run = merged * min(together, groups)
+    else:
+        on_tile = ceil_div(ceil_div(chosen.part_channels, group), chosen.split.out_chans) * group
+        run = gcd(group, min(merged, on_tile))
+    return run if length % run == 0 else 1
 
 
 def _write_part(m: Lowering, chosen: Plan) -> None:
@@ -48,7 +129,7 @@ def _write_part(m: Lowering, chosen: Plan) -> None:
     """
     parts, outputs, size = chosen.cost.serial, chosen.cost.outputs, element_bytes(m.made.dtype)
     gathered = 0
-    if chosen.cut_channels and not chosen.cost.move_out:
+    if chosen.cut_channels and not _moves_output(m, chosen):
         # What is left of the vertex's groups is brought together (convolutionPostprocess).
         gathered = rearranged_copy_cycles(outputs * size, chosen.cut_channels * size, m.chip)
     if chosen.split.out_serial > 1:

@@ -9,7 +9,7 @@ import windows
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
-from ipusim.compiler.tiles import Runs, Tile, piece_copy_cycles
+from ipusim.compiler.tiles import Runs, Tile, piece_copy_cycles, rearranged_copy_cycles
 from ipusim.compiler.vertices.elementwise import regrouping, scaled_add_runs_cycles
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import forward_graph, training_graph
@@ -337,12 +337,13 @@ def test_a_mask_of_all_keys_and_queries_moves_to_the_scores(mask, moved):
 
 
 def test_a_product_brings_activations_of_another_operation_into_its_order():
-    def layer(rows: int, *, made: bool):
+    def layer(rows: int, *, made: bool, columns: int = 256):
         g = GraphBuilder("layer")
         x = g.input("x", (rows, 256))
-        x = g.linear("before", x, 256) if made else x
-        graph = g.finish(g.linear("fc", x, 1024))
-        return steps(graph.with_precision("16.16"))["fc"]
+        x = g.linear("before", x, columns) if made else x
+        graph = g.finish(g.linear("fc", x, 1024)).with_precision("16.16")
+        assert {op.transform for op in lowered(graph).ops if op.plan} == {"none"}
+        return steps(graph)["fc"]
 
     own, made = layer(512, made=False), layer(512, made=True)
     # Rows sit together where columns are summed over: blocks are sent and transposed, then spread.
@@ -354,7 +355,7 @@ def test_a_product_brings_activations_of_another_operation_into_its_order():
     assert made["transpose A"].exchange_bytes == 8 * 16 * 2
     assert made["transpose A"].compute_cycles > 0 == made["rearrange A"].compute_cycles
     # An odd number of rows leaves no groups to transpose: each element is a piece of its own.
-    odd = layer(509, made=True)
+    odd = layer(509, made=True, columns=1024)
     assert "transpose A" not in odd
     moved = odd["rearrange A"]
     whole = moved.exchange_cycles + moved.copy_cycles
@@ -364,7 +365,8 @@ def test_a_product_brings_activations_of_another_operation_into_its_order():
 def test_a_plan_that_swaps_the_operands_back_has_a_as_its_input():
     def product(*, made: str):
         g = GraphBuilder("product")
-        a, b = g.input("a", (788, 768)), g.input("b", (768, 768))
+        a = g.input("a", (788, 256 if "A" in made else 768))
+        b = g.input("b", (768, 768))
         a = g.linear("before", a, 768) if "A" in made else a
         b = g.linear("before", b, 768) if "B" in made else b
         graph = g.finish(g.matmul("product", a, b)).with_precision("16.16")
@@ -374,6 +376,82 @@ def test_a_plan_that_swaps_the_operands_back_has_a_as_its_input():
     # Parts of A are wanted by 48 tiles each, those of B, which lie by rows, by five.
     assert {"transpose A", "rearrange A"} <= set(product(made="A"))
     assert not {"transpose B", "rearrange B"} & set(product(made="B"))
+
+
+def test_columns_sit_together_in_what_a_swapped_product_made():
+    def order(made: int):
+        g = GraphBuilder("layers")
+        x = g.linear("before", g.input("x", (788, made)), 768)
+        graph = g.finish(g.linear("fc", x, 768)).with_precision("16.16")
+        found = {op.name: op for op in lowered(graph).ops}
+        swap = "swap" in found["before"].transform
+        return swap, [step.name for step in found["fc"].steps if step.name.endswith(" A")]
+
+    # The product after it sums over columns; rows have to be turned for it.
+    assert order(64) == (True, ["rearrange A"])
+    assert order(256) == (False, ["transpose A", "rearrange A"])
+
+
+def planned(op, **changes):
+    graph = forward_graph(op, "float16").validate()
+    program = lower(graph, CHIP, replace(load_stack("sdk-2.4"), **changes), host_dtype=None)
+    (found,) = (one for one in program.ops if one.plan)
+    return found
+
+
+def narrow(channels: int, field: int, before: int = 64, **changes) -> Conv:
+    """A pointwise convolution of few channels."""
+    return pointwise(in_channels=before, out_channels=channels, field=(field, field), **changes)
+
+
+@pytest.mark.parametrize(
+    ("op", "group", "piece"),
+    [
+        # 16 rows sit together, which do not divide 100; groups of 4 do.
+        (MatMul(m=100, k=768, n=768, weights_operand=True), 4, 4),
+        # Of 36 channels 8 sit together.
+        (narrow(36, 5), 4, 4),
+        # One sample is one of 8 channels of a plan that swaps: all of them lie by themselves.
+        (narrow(144, 1, 6, batch=1), 16, 1),
+    ],
+)
+def test_a_result_without_neighbours_is_remapped(op, group, piece):
+    found = planned(op)
+    step = found.steps[-1]
+    assert (step.name, found.grouping) == ("remap output", group)
+    assert step.copy_cycles == rearranged_copy_cycles(step.exchange_bytes, piece * 2, CHIP)
+    without = planned(op, remaps_outputs=False)
+    assert without.steps == found.steps[:-1]
+    assert without.tiles < found.tiles == CHIP.tiles
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        MatMul(m=512, k=768, n=768, weights_operand=True),
+        MatMul(m=1576, k=768, n=768, weights_operand=True),  # swaps: 16 columns sit together
+        MatMul(groups=96, m=197, k=64, n=197, weights_operand=False),  # no group divides 197 rows
+        narrow(24, 112, 16),
+        narrow(810, 64),  # swaps: 16 of 64 positions sit together
+        conv(in_channels=144, out_channels=144, groups=144, field=(56, 56)),
+    ],
+)
+def test_a_result_with_neighbours_stays_where_it_was_made(op):
+    assert not {"remap output", "rearrange output"} & {step.name for step in planned(op).steps}
+
+
+def test_positions_that_sit_together_are_turned_for_a_convolution():
+    def second(before: int) -> dict[str, object]:
+        g = GraphBuilder("convolutions")
+        x = g.conv("first", g.input("x", (1, 64, 32, 32)), before, 1)
+        graph = g.finish(g.conv("second", x, 64, 1)).with_precision("16.16")
+        found = {op.name: op for op in lower(graph.validate(), CHIP, STACK, host_dtype=None).ops}
+        return found["first"].transform, {step.name: step for step in found["second"].steps}
+
+    transform, after_swap = second(810)
+    assert transform == "swap, flatten 01"
+    assert after_swap["regroup channels"].compute_cycles > 0
+    assert second(64)[0] == "none"
 
 
 def test_values_of_attention_lie_in_the_order_of_their_product():

@@ -15,7 +15,9 @@ LIMITS = {
     "exchange code": (22.0, 57.0),
     "control code": (24.5, 40.0),
     "variables": (7.0, 10.0),
-    "total": (3.5, 15.0),
+    # 3.5 before results were views: six equal layers of EfficientNet, whose depthwise convolution
+    # merges groups, went from 3.1 to 4.5 too little.
+    "total": (4.6, 15.0),
     "total of small networks": (18.0, 42.0),
 }
 WHOLE = "whole network on one IPU (sum over tiles)"

@@ -113,16 +113,18 @@ def test_amp_vertex_against_silicon():
         (("convolution, three passes", "2021-03", "GC200"), 1.5, 3.8),
         (("convolution, three passes", "2021-03", "GC2"), 1.1, 3.2),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
-        (("fully connected, three passes", "2021-03", "GC200"), 4.0, 15.0),  # target 5 and 20
-        (("fully connected, three passes", "2021-03", "GC2"), 3.0, 15.5),
+        # 15.0 and 15.5 at the 90th percentile before results were views: small ones were too fast.
+        (("fully connected, three passes", "2021-03", "GC200"), 2.9, 15.6),  # target 5 and 20
+        (("fully connected, three passes", "2021-03", "GC2"), 2.3, 16.6),
         # The smallest of three, whose blocks fill a part of the tiles, is 6 and 9 % slow; 4.0, and
         # 2.5 and 8.0, before neighbours were sent what each lacks of the other's.
         # 4.4 and 6.0, 3.2 and 8.5, before casts of partials cost what their vertices do; 4.6 and
         # 6.4, 3.4 and 9.0 (float 10 and 12) before partials were dealt out in groups.
         (("grouped fully connected, three passes", "2021-03", "GC200"), 2.1, 5.3),
         (("grouped fully connected, three passes", "2021-03", "GC2"), 3.3, 8.8),
-        (("fully connected, float, three passes", "2021-03", "GC200"), 7.2, 11.0),
-        (("fully connected, float, three passes", "2021-03", "GC2"), 10.0, 37.0),
+        # 7.2 and 11.0, 10.0 before results were views.
+        (("fully connected, float, three passes", "2021-03", "GC200"), 4.5, 7.6),
+        (("fully connected, float, three passes", "2021-03", "GC2"), 5.2, 37.0),
         # Rows that were kept back until the model was made: what it came to on first sight, but for
         # the two products of 20,000 columns, 15 and 23 % fast until cut serial parts were put
         # together, 4.5 and 3.8 until partials in two pieces took longer. Target 4.
@@ -130,7 +132,8 @@ def test_amp_vertex_against_silicon():
         (("gemm, forward (released)", "sdk_1.0.136", "GC2"), 2.2, 2.3),
         # 3.4 and 7.5, 3.0 and 10.5, before only windows were copied within tiles: what is left are
         # pointwise layers of odd fields, 2 to 5 % fast, which copies that are not made had hidden.
-        (("convolution, three passes (released)", "2021-03", "GC200"), 2.5, 5.2),
+        # 2.5 and 5.2 before results were views.
+        (("convolution, three passes (released)", "2021-03", "GC200"), 2.6, 5.6),
         (("convolution, three passes (released)", "2021-03", "GC2"), 3.2, 7.5),
     ],
 )
@@ -269,7 +272,8 @@ REACHED = {
     # 5.3 and 26.7 until serial parts were counted, which their loops had not paid for; 5.4 until
     # partials were dealt out in groups; 5.7 until partials in two pieces took longer.
     "calibrated, family left out: median error": 5.8,  # target 8
-    "calibrated, family left out: 90th percentile": 27.2,  # target 30
+    # 27.2 until results were views: ViT, whose rows no group divides, is 29 to 36 % fast.
+    "calibrated, family left out: 90th percentile": 29.4,  # target 30
     "specification only: median error": 14.0,  # target 15; 13.6 before that
     # 4.1 until neighbours were sent what each lacks of the other's, 4.2 until serial parts counted,
     # 4.4 until partials in two pieces took longer, by which training gains (5.2 to 4.4).
@@ -305,8 +309,8 @@ def test_scaling_apart_from_level(slowdowns):
         errors = results.set_index("ipus")[column].abs()
         assert errors[errors.index < 256].max() <= 3.8  # target 4
         # 10.4 before neighbours were sent what each lacks of the other's, 10.5 before supersteps
-        # cost as much less as serial parts do more.
-        assert errors[256] <= 11.2
+        # cost as much less as serial parts do more, 11.2 before results were views.
+        assert errors[256] <= 11.5
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
     # 3.1 until then, too. The worst is EfficientNet on 256 IPUs (Argonne's), 1.29 where 1.23 was
     # measured: a step to the next rack now syncs all machines of one, 16 hops and not one.
@@ -315,6 +319,11 @@ def test_scaling_apart_from_level(slowdowns):
 
 # Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
+# - Results are views, and remapped where poplibs finds no neighbours in them. Results page, 249 to
+#   248. Won: inference.004 (BERT), training.021 (Group BERT), mlperf.11 (RNN-T). Lost:
+#   inference.075 and 089 (EfficientNet, 10.0 and 10.2 fast), training.125 (Conformer, 12 fast),
+#   mlperf.10 (BERT, 11 slow). Qwant, 17 to 18: won table2.batch4. Without fitted constants three
+#   hits became near ones.
 # - Partials are dealt out to tiles in groups of channels, so that the vertex for partials in one
 #   piece can sum them (`fill_reduction`): sums are faster, and the fitted superstep is 40 and 50
 #   cycles dearer. Results page, 251 to 249: lost, each by about a point, inference.011's and 080's
