@@ -29,18 +29,25 @@ PATH = click.Path(path_type=Path)
 
 
 class OptionValue(click.ParamType):
-    """The value of an option of a run, checked as `ipusim.simulate` checks it."""
+    """The value of an option of a run, checked as `ipusim.simulate` checks it.
 
-    def __init__(self, option: Option) -> None:
+    Of a sweep `several`: V, V,V,... or, of whole numbers, FIRST:LAST[:STEP].
+    """
+
+    def __init__(self, option: Option, several: bool) -> None:
         self.option, self.name = option, option.kind.type.removeprefix("list of ")
+        self.several = several
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert an option's text, or refuse it with one sentence."""
-        if self.option.is_list:
+        check = self.option.check
+        if self.option.is_list or (self.several and not isinstance(value, str)):
             return value
         try:
-            return self.option.check(value)
-        except IpuSimError as error:
+            if not self.several:
+                return check(value)
+            return [check(one) for part in value.split(",") for one in _span(part)]
+        except (IpuSimError, ValueError) as error:
             self.fail(str(error), param, ctx)
 
 
@@ -60,7 +67,7 @@ def _run_options(*, several: bool = False) -> Callable[[Any], Any]:
                 command = click.option(
                     flag,
                     name,
-                    type=SeveralValues(option) if several else OptionValue(option),
+                    type=OptionValue(option, several),
                     multiple=option.is_list or several,
                     help=text,
                 )(command)
@@ -192,20 +199,6 @@ def simulate(
     click.echo(str(done))
     if price is not None:
         click.echo(f"      price  {price:.4g} per item")
-
-
-class SeveralValues(OptionValue):
-    """Values of an option of a sweep: V, V,V,... or, of whole numbers, FIRST:LAST[:STEP]."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert an option's text into a list, or refuse it with one sentence."""
-        check = super().convert
-        if not isinstance(value, str) or self.option.is_list:
-            return value
-        try:
-            return [check(one, param, ctx) for part in value.split(",") for one in _span(part)]
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 _MOST_IN_SPAN = 1_000_000

@@ -75,6 +75,11 @@ def python(verb: str, asked: Mapping[str, Any]) -> str:
     return f"ipusim.{verb}({', '.join([model, *given])})"
 
 
+def line(verb: str, asked: Mapping[str, Any]) -> str:
+    """Return the line to copy: of a shell, or of Python for a model without a name of its own."""
+    return (python if isinstance(asked.get("model"), Model) else command)(verb, asked)
+
+
 def verdict(report: Report) -> str:
     """What the run comes to, in a sentence: what does not fit and what to do, or the rates."""
     memory, config = report.result.memory, report.config
@@ -84,7 +89,6 @@ def verdict(report: Report) -> str:
         )
         asked = {name: value for name, value in report.asked.items() if name not in PLANNED}
         what = "A phase" if config.phased else "A stage" if report.result.stages else "It"
-        line = python if isinstance(asked.get("model"), Model) else command
         todo = f": {line('plan', asked)} searches what does" if asked else ""
         return (
             f"{what} does not fit: {memory.over_bytes:,} B too many for the {memory.tile_bytes:,} "

@@ -19,7 +19,6 @@ from ipusim.files import write_text
 from ipusim.look import OKABE_ITO, PHASES, figure_style
 from ipusim.markup import template
 from ipusim.report import advice
-from ipusim.workload.model import Model
 
 if TYPE_CHECKING:
     from ipusim.report import Report
@@ -43,8 +42,6 @@ _HELD = {
 
 def write(report: Report, path: Path) -> Path:
     """Write the page of a report, whole or not at all."""
-    asked = report.asked
-    line = advice.python if isinstance(asked.get("model"), Model) else advice.command
     layers = report.layers
     share = 100.0 * layers["cycles"] / max(1, layers["cycles"].sum())
     page = template("report.html.j2").render(
@@ -53,7 +50,7 @@ def write(report: Report, path: Path) -> Path:
         figures={name: _svg(figure) for name, figure in figures(report).items()},
         layers=layers.assign(time_percent=share).nlargest(SHOWN, "cycles").to_dict("records"),
         count=len(layers),
-        line=line("simulate", asked) if asked else "",
+        line=advice.line("simulate", report.asked) if report.asked else "",
         version=ipusim.__version__,
     )
     return write_text(path, page)

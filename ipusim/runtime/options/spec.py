@@ -123,19 +123,10 @@ def _chips(value: Any) -> tuple[int, ...]:
 
 COUNT = Kind(_whole, "a whole number, 1 or more", "int", least=1)
 SIZE = Kind(_whole, "a whole number, 0 or more", "int", least=0)
-TILES = Kind(
-    _whole,
-    f"1 to {MAX_IO_TILES} (poptorch allows 32 to {MAX_IO_TILES})",
-    "int",
-    least=1,
-    most=MAX_IO_TILES,
-)
-DEPTH = Kind(
-    _depth,
-    "a number, 1 or more; a mean over the iterations of a call need not be whole",
-    "float",
-    least=1,
-)
+_FEW_TILES = f"1 to {MAX_IO_TILES} (poptorch allows 32 to {MAX_IO_TILES})"
+TILES = Kind(_whole, _FEW_TILES, "int", least=1, most=MAX_IO_TILES)
+_MEAN = "a number, 1 or more; a mean over the iterations of a call need not be whole"
+DEPTH = Kind(_depth, _MEAN, "float", least=1)
 SECONDS = Kind(_real, "seconds, 0 or more", "float", least=0)
 SHARE = Kind(_real, "a share above 0 and up to 1", "float", above=0, most=1)
 TRUTH = Kind(_truth, "true or false", "bool")

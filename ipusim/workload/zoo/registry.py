@@ -1,7 +1,7 @@
 """The networks of the zoo by name, each registered beside the function that builds it.
 
 A module of the zoo is imported when one of its networks is asked for; what is said of them is in
-data/models/networks.toml.
+data/models/networks.toml. All that such a module needs, `GraphBuilder` too, is imported from here.
 """
 
 import inspect

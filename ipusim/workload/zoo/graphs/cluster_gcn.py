@@ -12,9 +12,8 @@ from math import ceil
 from typing import Any
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Edges, edges_between, take, total
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 METIS_IMBALANCE = 0.03
 """Nodes by which METIS lets its largest part exceed the mean (METIS 5.1 manual, -ufactor of k-way);

@@ -5,9 +5,8 @@ size of ogbg-molhiv (tag v3.3.0, gnn/message_passing/tensorflow2). Every graph o
 of its own: its edges reach only its nodes.
 """
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import edges_between, index, sum_of_embeddings, take, total
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 ATOM_FEATURES = (119, 4, 12, 12, 10, 6, 6, 2, 2)
 BOND_FEATURES = (5, 6, 2)

@@ -9,7 +9,6 @@ host masks or perturbs costs the chip nothing.
 
 from math import prod
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import (
     Edges,
     Index,
@@ -20,7 +19,7 @@ from ipusim.workload.zoo.layers.graphs import (
     total,
 )
 from ipusim.workload.zoo.layers.transformer import Shape, attention, feed_forward
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 NODES, EDGES, MOLECULES = 61, 121, 9
 ATOM_FEATURES = (119, 9, 18, 10, 12, 12, 10, 6, 2, 2, 3)

@@ -5,9 +5,8 @@ HydroNet runs of Graphcore and PNNL: an edge's filter depends on its length alon
 products of filters and neighbours' features.
 """
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Edges, edges_between, index, take, total
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 ATOM_KINDS = 100
 SPACE = 3

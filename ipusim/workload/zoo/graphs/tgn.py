@@ -9,9 +9,8 @@ the memory back.
 
 from dataclasses import dataclass
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import graphs
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 WIKIPEDIA_NODES = 9227
 EDGE_FEATURES = 172

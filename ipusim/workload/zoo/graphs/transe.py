@@ -7,8 +7,7 @@ adds the projection of fixed features, sends tails to all other chips, and score
 every tail that it received, its own among them.
 """
 
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 RELATIONS = 1392
 """1,387, rounded up to a multiple of 16 shards."""

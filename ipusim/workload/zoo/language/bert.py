@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ipusim.errors import check_name
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import (
     Shape,
     additive_mask,
@@ -19,7 +18,7 @@ from ipusim.workload.zoo.layers.transformer import (
     packed_mask,
     post_norm_layer,
 )
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 VOCABULARY = 30522
 POSITIONS = 512

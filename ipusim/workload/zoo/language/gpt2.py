@@ -5,9 +5,8 @@ Radford et al. (2019), with the parameters and shapes of Hugging Face transforme
 """
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import transformer
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 VOCABULARY = 50257
 POSITIONS, LEARNT = 1024, "the positions that GPT-2 learns"

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.speech import conv_along_time
 from ipusim.workload.zoo.layers.transformer import Shape, attention
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 FEED_FORWARD_GROUPS = 4
 CONV_GROUP_SIZE = 16

@@ -8,9 +8,8 @@ convolutions and five dense layers. Names follow that code.
 
 from math import prod
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 PATCH_SIZE = 11
 CROP_SIZE = 15

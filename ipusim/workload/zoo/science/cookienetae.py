@@ -4,8 +4,7 @@ AISDC/CookieNetAE (model.py): four convolutions with pooling between them, three
 that double the image again, one that keeps its size, one to a single channel; ReLU after each.
 """
 
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 IMAGE_SIZE = 128
 ENCODER = (16, 32, 64, 128)

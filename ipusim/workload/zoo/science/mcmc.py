@@ -6,8 +6,7 @@ on the chip. Every leapfrog step takes the gradient over all data items; then mo
 move, and the normal prior pulls weights back, which is what momentum SGD with decay does.
 """
 
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 FEATURES = 22
 UNITS = 40

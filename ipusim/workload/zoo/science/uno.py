@@ -5,8 +5,7 @@ expression, and descriptors and fingerprints of each drug with shared weights; t
 the two doses go through three more. 15,580 numbers per sample arrive from the host.
 """
 
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 GENES, DESCRIPTORS, FINGERPRINTS = 942, 5270, 2048
 UNITS = (1000, 1000, 1000)

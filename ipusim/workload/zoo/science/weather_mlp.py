@@ -4,8 +4,7 @@ Chantry et al., J. Adv. Model. Earth Syst. 13 (2021), doi 10.1029/2021MS002477 (
 three columns of 63 levels and two surface values in, two columns of 63 tendencies out.
 """
 
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 INPUTS, OUTPUTS = 3 * 63 + 2, 2 * 63
 HIDDEN_LAYERS, UNITS = 6, 95

@@ -11,10 +11,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.speech import conv_along_time, gated
 from ipusim.workload.zoo.layers.transformer import activate, merge_heads, split_heads
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 MELS, VOCABULARY = 80, 4233
 

@@ -5,9 +5,8 @@ Ping et al. (arXiv 1710.07654), as in graphcore/examples@v3.1.0, speech/deepvoic
 Absolute errors are trained as squares; masks of the losses are left out.
 """
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.speech import conv_along_time, gated
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 CHARACTERS, FRAMES, MELS = 80, 106, 80
 SYMBOLS = 120

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.speech import conv_along_time, multiply_lengths
 from ipusim.workload.zoo.layers.transformer import Shape, attention
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 SYMBOLS, FRAMES, MELS = 189, 870, 80
 HIDDEN, KERNEL = 384, 3

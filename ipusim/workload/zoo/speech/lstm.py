@@ -5,8 +5,7 @@ its defaults: two layers of 256 units on 200 steps of 16 values, and a dense lay
 output.
 """
 
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 STEPS, FEATURES, HIDDEN, LAYERS = 200, 16, 256, 2
 

@@ -5,8 +5,7 @@ speech/transformer_transducer/popart/training: attention is computed head by hea
 learnt scale, and the joint network runs over 15 steps at a time.
 """
 
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 FEATURES = 240
 """Three frames of 80 mel bands."""

@@ -19,9 +19,8 @@ depth, whose activations fill the chip without a dense bottleneck, are four time
 
 from math import prod
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.cnn import conv_norm
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 IMAGE_SIZE = 28
 IMAGE_CHANNELS = 1

@@ -5,11 +5,10 @@ model.py and configs.yml, tag v3.3.0): the vectors of the last micro-batches are
 with as well.
 """
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.pairs import normalise_rows, scores_of_pairs
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, first_tokens, pre_norm_layer
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 IMAGE = 224
 IMAGES = Shape(hidden=768, heads=12, drops=(), activation="quick_gelu")

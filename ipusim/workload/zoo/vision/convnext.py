@@ -4,8 +4,7 @@ Liu et al. (arXiv 2201.03545), as in torchvision, where channels are in front ex
 and the two products of a block.
 """
 
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 CLASSES = 1000
 IMAGE = 224

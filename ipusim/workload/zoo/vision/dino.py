@@ -9,10 +9,9 @@ it out of the loop over micro-batches) and left out here.
 
 from dataclasses import replace
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.pairs import normalise_rows
 from ipusim.workload.zoo.layers.transformer import Shape, activate, first_tokens, pre_norm_layer
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 from ipusim.workload.zoo.vision.vit import embed_tokens
 
 GLOBAL_CROPS, LOCAL_CROPS = 2, 8

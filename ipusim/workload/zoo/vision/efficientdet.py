@@ -16,8 +16,7 @@ round, and the other detections keep what they were filled with.
 """
 
 from ipusim.workload.graph import NonMaxSuppression, Tensor
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 from ipusim.workload.zoo.vision import efficientnet
 
 CLASSES = 90

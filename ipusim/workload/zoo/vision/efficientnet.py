@@ -10,9 +10,8 @@ groups; squeeze-excite stays at a quarter of the block's input. The number of no
 from math import ceil
 from typing import Any
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 CLASSES = 1000
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280

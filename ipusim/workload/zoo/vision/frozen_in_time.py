@@ -5,11 +5,10 @@ pytorch/modeling, tag v3.3.0): attention over time, then over space, each with t
 apart; DistilBERT (arXiv 1910.01108) reads the caption.
 """
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.layers.pairs import normalise_rows, scores_of_pairs
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 IMAGE = 224
 VOCABULARY, POSITIONS = 30522, 512

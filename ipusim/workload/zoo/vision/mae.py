@@ -5,10 +5,9 @@ models_mae.py, tag v3.1.0): tokens are chosen and put back by products with 0/1 
 host sends, and activations are spread over the chip before and after each layer.
 """
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, pre_norm_layer
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 IMAGE, PATCH, CHANNELS = 224, 16, 3
 ENCODER = Shape(hidden=768, heads=12, drops=())

@@ -6,10 +6,9 @@ encoder turns the image into codes on the chip; most layers attend to the captio
 column of the image.
 """
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import vqgan
 from ipusim.workload.zoo.layers.transformer import merge_heads, split_heads
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 SIDE = vqgan.IMAGE // 2 ** (len(vqgan.MULTIPLES) - 1)
 """Codes of a row of the image."""

@@ -7,9 +7,8 @@ channels, rounded to a multiple of 8, with a hard sigmoid gate.
 from functools import partial
 from typing import Any
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 CLASSES = 1000
 IMAGE_SIZE = 224

@@ -8,9 +8,8 @@ Residual Transformations" (arXiv 1611.05431), as in torchvision; layer names fol
 from functools import partial
 from typing import Any
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.cnn import conv_norm
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 IMAGE_SIZE = 224
 IMAGE_CHANNELS = 3

@@ -8,10 +8,9 @@ an operator of its own (RemapCE), and training drops whole halves of layers.
 
 from math import isqrt
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.layers.patches import embed_patches
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 CLASSES = 1000
 IMAGE = 224

@@ -6,8 +6,7 @@ convolutions are followed by a ReLU, and crops are even-sized. Trained with cros
 the application adds a Dice loss, a few sums over the same values, that is left out here.
 """
 
-from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 IMAGE_SIZE = 572
 CLASSES = 2

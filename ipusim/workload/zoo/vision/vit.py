@@ -8,10 +8,9 @@ value from products of their own, dropout, and in pre-training mixed images and 
 
 from typing import Any
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, drop, first_tokens, pre_norm_layer
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 CLASSES = 1000
 IMAGE, PATCH = 224, 16

@@ -12,9 +12,8 @@ here. Left out is the selection of the `candidates` highest objectness values, a
 non-maximum suppression: it ends when no score is above its threshold, which depends on the data.
 """
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.cnn import conv_norm
-from ipusim.workload.zoo.registry import networks
+from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 CLASSES = 80
 ANCHORS = 4
