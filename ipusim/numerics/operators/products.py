@@ -1,7 +1,7 @@
 """Operators that multiply and accumulate: convolutions, matrix products, per-channel bias."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -22,66 +22,56 @@ from ipusim.numerics.program import Node
 from ipusim.workload.operators.conv import Conv, conv_data_gradient
 from ipusim.workload.operators.matmul import MatMul
 
-_MOST_DIMENSIONS = 3
-_VOLUME_RANK = 5
-"""Dimensions of an array of volumes: batch, channels and the field."""
+_DIMENSIONS = 3
+"""Of a field; of one or two the first are taken to have a size of 1."""
+
+_FILL = {
+    "field": 1,
+    "kernel": 1,
+    "stride": 1,
+    "dilation": 1,
+    "padding_lower": 0,
+    "padding_upper": 0,
+}
 
 
-def _flat(array: np.ndarray) -> np.ndarray:
-    """Return (batch, channels, field) with a field of two dimensions at least."""
+def _volumes(array: np.ndarray) -> np.ndarray:
+    """Return (batch, channels, field) with a field of three dimensions."""
     batch, channels, *field = array.shape
-    return array.reshape(batch, channels, *(1,) * (2 - len(field)), *field)
-
-
-def _pair(sizes: Sequence[int], fill: int) -> tuple[int, int]:
-    """Return sizes of the inner two spatial dimensions, `fill` where there are fewer."""
-    first, second = (fill, fill, *sizes)[-2:]
-    return first, second
+    return array.reshape(batch, channels, *(1,) * (_DIMENSIONS - len(field)), *field)
 
 
 def _window(conv: Conv) -> Window:
     """Return how a convolution slides over a plane."""
     return Window(
-        stride=_pair(conv.stride, 1),
-        padding_lower=_pair(conv.padding_lower, 0),
-        padding_upper=_pair(conv.padding_upper, 0),
-        dilation=_pair(conv.dilation, 1),
-        input_dilation=_pair(conv.input_dilation, 1),
+        stride=conv.stride[1:],
+        padding_lower=conv.padding_lower[1:],
+        padding_upper=conv.padding_upper[1:],
+        dilation=conv.dilation[1:],
+        input_dilation=conv.input_dilation[1:] or (1, 1),
         groups=conv.groups,
     )
 
 
 def _operands(node: Node, inputs: registry.Arrays) -> tuple[np.ndarray, np.ndarray, Conv]:
-    """Return input and weights of a plain convolution."""
+    """Return input and weights of a plain convolution of volumes."""
     conv = registry.attributes_of(node, inputs)
-    if len(conv.field) > _MOST_DIMENSIONS:
+    more = _DIMENSIONS - len(conv.field)
+    if more < 0:
         raise WorkloadError(
             f"Operator {node.name!r} has {len(conv.field)} spatial dimensions, of which numerics "
-            f"supports 1 to {_MOST_DIMENSIONS}."
+            f"supports 1 to {_DIMENSIONS}."
         )
-    x, weights = map(_flat, inputs[:2])
+    wide = {name: (fill,) * more + getattr(conv, name) for name, fill in _FILL.items()}
+    spread = conv.input_dilation and (1,) * more + conv.input_dilation
+    conv = replace(conv, **wide, input_dilation=spread)
+    x, weights = map(_volumes, inputs[:2])
     # A transposed convolution stores its weights as those of its data gradient.
     return x, mirrored(weights, conv.groups) if conv.input_dilation else weights, conv
 
 
-def _in_planes(volume: np.ndarray) -> np.ndarray:
-    """Return the planes of a volume as batch elements; two dimensions stay as they are."""
-    if volume.ndim < _VOLUME_RANK:
-        return volume
-    return volume.swapaxes(1, 2).reshape(-1, volume.shape[1], *volume.shape[3:])
-
-
-def _kernel_planes(weights: np.ndarray) -> np.ndarray:
-    """Return the planes of a kernel as input channels; two dimensions stay as they are."""
-    if weights.ndim < _VOLUME_RANK:
-        return weights
-    return weights.swapaxes(1, 2).reshape(len(weights), -1, *weights.shape[-2:])
-
-
 def _seen_planes(x: np.ndarray, taps: int, conv: Conv) -> np.ndarray:
     """Return for each plane of results all planes of the input that it sees, as its channels."""
-    if x.ndim < _VOLUME_RANK:
-        return x
     # So poplin may expand a dimension of the kernel (lib/poplin/ConvPlan.cpp, expandDims).
     step = conv.input_dilation[0] if conv.input_dilation else 1
     low, high = conv.padding_lower[0], conv.padding_upper[0]
@@ -95,13 +85,12 @@ def _seen_planes(x: np.ndarray, taps: int, conv: Conv) -> np.ndarray:
 
 
 def _sums(x: np.ndarray, weights: np.ndarray, conv: Conv, arithmetic: Arithmetic) -> np.ndarray:
-    """Return a convolution of planes or volumes as stored."""
-    seen, table = _seen_planes(x, weights.shape[2], conv), _kernel_planes(weights)
+    """Return a convolution of volumes as stored."""
+    seen = _seen_planes(x, weights.shape[2], conv)
+    table = weights.swapaxes(1, 2).reshape(len(weights), -1, *weights.shape[-2:])
     y = convolve(seen, table, _window(conv), arithmetic.partials())
     # At least the length of a sum over channels and kernel, filled up to passes.
     y = arithmetic.store_sums(y, padded(table.shape[1]) * prod(table.shape[2:]))
-    if x.ndim < _VOLUME_RANK:
-        return y
     return np.ascontiguousarray(y.reshape(len(x), -1, *y.shape[1:]).swapaxes(1, 2))
 
 
@@ -109,14 +98,14 @@ def _conv_forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -
     x, weights, conv = _operands(node, inputs)
     y = _sums(x, weights, conv, arithmetic)
     if len(inputs) > 2 and inputs[2] is not None:
-        y = arithmetic.store(y + inputs[2].reshape(-1, *(1,) * (y.ndim - 2)))
-    return [y.reshape(*y.shape[:2], *y.shape[y.ndim - len(conv.field) :])]
+        y = arithmetic.store(y + inputs[2].reshape(-1, 1, 1, 1))
+    return [y.reshape(*y.shape[:2], *y.shape[y.ndim - inputs[0].ndim + 2 :])]
 
 
 def _conv_backward(applied: registry.Applied) -> list[np.ndarray | None]:
     node, inputs, arithmetic = applied.node, applied.inputs, applied.arithmetic
     x, weights, conv = _operands(node, inputs)
-    gradient = _flat(applied.gradients[0])
+    gradient = _volumes(applied.gradients[0])
     results: list[np.ndarray | None] = [None] * len(inputs)
     if applied.wanted[0]:
         dx = _sums(gradient, mirrored(weights, conv.groups), conv_data_gradient(conv), arithmetic)
@@ -124,19 +113,18 @@ def _conv_backward(applied: registry.Applied) -> list[np.ndarray | None]:
     if applied.wanted[1]:
         dw = weight_gradient(
             _seen_planes(x, weights.shape[2], conv),
-            _in_planes(gradient),
+            gradient.swapaxes(1, 2).reshape(-1, gradient.shape[1], *gradient.shape[3:]),
             weights.shape[-2:],
             _window(conv),
             arithmetic.partials(),
         )
-        if x.ndim == _VOLUME_RANK:
-            outer, inner, *kernel = weights.shape
-            dw = dw.reshape(outer, kernel[0], inner, *kernel[1:]).swapaxes(1, 2)
+        outer, inner, *kernel = weights.shape
+        dw = dw.reshape(outer, kernel[0], inner, *kernel[1:]).swapaxes(1, 2)
         if conv.input_dilation:
             dw = mirrored(dw, conv.groups)
         results[1] = arithmetic.store(dw).reshape(inputs[1].shape)
     if len(inputs) > 2 and applied.wanted[2]:
-        channels = (1, gradient.shape[1], *(1,) * (gradient.ndim - 2))
+        channels = (1, gradient.shape[1], 1, 1, 1)
         results[2] = registry.reduce_to_shape(gradient, channels, arithmetic).reshape(-1)
     return results
 
