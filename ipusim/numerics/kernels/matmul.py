@@ -11,10 +11,9 @@ _ROWS = 128  # rows of one product that one thread works on at a time
 
 
 @njit(cache=True, nogil=True, allocates=True)
-def _multiply_range(a, b, flips, rounding, out, start, stop):
-    flip_a, flip_b = flips
+def _multiply_range(a, b, rounding, out, start, stop):
     rows, columns = out.shape[1:]
-    depth = a.shape[1] if flip_a else a.shape[2]
+    depth = a.shape[2]
     padded_depth = (depth + PASS_DEPTH - 1) // PASS_DEPTH * PASS_DEPTH
     blocks = (rows + _ROWS - 1) // _ROWS
     right = np.zeros((padded_depth, columns), np.float32)
@@ -26,40 +25,23 @@ def _multiply_range(a, b, flips, rounding, out, start, stop):
         left = np.zeros((last - first, padded_depth), np.float32)
         for i in range(first, last):
             for k in range(depth):
-                left[i - first, k] = source_a[k, i] if flip_a else source_a[i, k]
+                left[i - first, k] = source_a[i, k]
         for k in range(depth):
             for j in range(columns):
-                right[k, j] = source_b[j, k] if flip_b else source_b[k, j]
+                right[k, j] = source_b[k, j]
         result = out[group, first:last]
         product(left, right, result, rounding, (group * rows + first, BEGIN))
 
 
-def multiply(
-    a: np.ndarray,
-    b: np.ndarray,
-    rounding: Rounding,
-    *,
-    flip_a: bool = False,
-    flip_b: bool = False,
-) -> np.ndarray:
+def multiply(a: np.ndarray, b: np.ndarray, rounding: Rounding) -> np.ndarray:
     """Return ``C[g] = A[g] @ B[g]`` in float32: the partials after their last pass.
 
-    Operands are (groups or 1, m, k) and (groups or 1, k, n), their last axes exchanged if flipped;
-    `rounding` is that of partials.
+    Operands are (groups or 1, m, k) and (groups or 1, k, n); `rounding` is that of partials.
     """
-    rows = a.shape[2] if flip_a else a.shape[1]
-    columns = b.shape[1] if flip_b else b.shape[2]
+    rows, columns = a.shape[1], b.shape[2]
     groups = max(a.shape[0], b.shape[0])
     out = np.empty((groups, rows, columns), np.float32)
     items = groups * -(-rows // _ROWS)
-    over_ranges(
-        items,
-        max(1, min(8, items // 8)),
-        _multiply_range,
-        writable(a),
-        writable(b),
-        (flip_a, flip_b),
-        rounding,
-        out,
-    )
+    chunk = max(1, min(8, items // 8))
+    over_ranges(items, chunk, _multiply_range, writable(a), writable(b), rounding, out)
     return out

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ipusim.numerics.program import Node
 from ipusim.workload.operators.conv import Conv, conv_data_gradient
 from ipusim.workload.operators.matmul import MatMul
 
+_ONE = np.float32(1)
 _DIMENSIONS = 3
 """Of a field; of one or two the first are taken to have a size of 1."""
 
@@ -149,50 +151,41 @@ def _bias_backward(applied: registry.Applied) -> list[np.ndarray | None]:
     return [gradient, None if summed is None else summed.reshape(bias.shape)]
 
 
-def _product(
-    a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic, *, flip_a: bool, flip_b: bool
-) -> np.ndarray:
-    sums = multiply(a, b, arithmetic.partials(), flip_a=flip_a, flip_b=flip_b)
-    return arithmetic.store_sums(sums, a.shape[1] if flip_a else a.shape[2])
+def _product(a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
+    return arithmetic.store_sums(multiply(a, b, arithmetic.partials()), a.shape[2])
+
+
+def _turned(matrices: np.ndarray) -> np.ndarray:
+    return matrices.swapaxes(1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """Both operands of a product as (groups or 1, ., .), stored transposed if flipped.
+    """Operands of ``C = alpha A B + beta D`` as (groups or 1, m, k) and (groups or 1, k, n).
 
-    `lead` is the leading shape of the groups, `shape` that of the result; `sums` are the shapes of
-    the operands as gradients are summed to them.
+    Some are stored transposed (`flips`), and so are their gradients. `lead` is the leading shape of
+    the groups, `shape` that of the result; `sums` are the shapes of the operands as gradients are
+    summed to them.
     """
 
     a: np.ndarray
     b: np.ndarray
-    flip_a: bool = False
-    flip_b: bool = False
+    flips: tuple[bool, bool] = (False, False)
     lead: tuple[int, ...]
     shape: tuple[int, ...]
     sums: tuple[tuple[int, ...], ...]
-
-    def product(self, arithmetic: Arithmetic) -> np.ndarray:
-        """Return the product as stored."""
-        y = _product(self.a, self.b, arithmetic, flip_a=self.flip_a, flip_b=self.flip_b)
-        return y.reshape(self.shape)
+    alpha: np.float32 = _ONE
+    beta: np.float32 = _ONE
 
     def gradients(self, gradient: np.ndarray, applied: registry.Applied) -> list[np.ndarray | None]:
         """Return the gradients of both operands of ``C = A B``, each as stored."""
-        a, b, arithmetic = self.a, self.b, applied.arithmetic
-        rows, columns = a.shape[2 if self.flip_a else 1], b.shape[1 if self.flip_b else 2]
-        c = gradient.reshape(-1, rows, columns)
+        (a, b), (flip_a, flip_b), arithmetic = (self.a, self.b), self.flips, applied.arithmetic
+        c = gradient.reshape(-1, a.shape[1], b.shape[2])
         results: list[np.ndarray | None] = [None, None]
         if applied.wanted[0]:
-            if self.flip_a:
-                results[0] = _product(b, c, arithmetic, flip_a=self.flip_b, flip_b=True)
-            else:
-                results[0] = _product(c, b, arithmetic, flip_a=False, flip_b=not self.flip_b)
+            results[0] = _product(*((b, _turned(c)) if flip_a else (c, _turned(b))), arithmetic)
         if applied.wanted[1]:
-            if self.flip_b:
-                results[1] = _product(c, a, arithmetic, flip_a=True, flip_b=self.flip_a)
-            else:
-                results[1] = _product(a, c, arithmetic, flip_a=not self.flip_a, flip_b=False)
+            results[1] = _product(*((_turned(c), a) if flip_b else (_turned(a), c)), arithmetic)
         for place, (result, shape) in enumerate(zip(results, self.sums, strict=True)):
             if result is not None:
                 operand = applied.inputs[place]
@@ -203,14 +196,20 @@ class _Pair:
         return results
 
 
+def _stored(a: np.ndarray, b: np.ndarray, flips: tuple[bool, bool], **known: Any) -> _Pair:
+    """Return the operands of a product of matrices, some of which are stored transposed."""
+    sums = (a.shape, b.shape)
+    a, b = (_turned(one) if flip else one for one, flip in zip((a, b), flips, strict=True))
+    return _Pair(a=a, b=b, flips=flips, sums=sums, lead=(len(a),), **known)
+
+
 def _grouped(node: Node, inputs: registry.Arrays) -> _Pair:
     """Return the operands of a "Product"."""
     work: MatMul = registry.attributes_of(node, inputs)
-    m, k, n, flip_a, flip_b = work.m, work.k, work.n, work.transpose_a, work.transpose_b
-    a = inputs[0].reshape(work.groups, *((k, m) if flip_a else (m, k)))
-    b = inputs[1].reshape(-1, *((n, k) if flip_b else (k, n)))
-    known = {"lead": (work.groups,), "shape": node.attributes["shape"], "sums": (a.shape, b.shape)}
-    return _Pair(a=a, b=b, flip_a=flip_a, flip_b=flip_b, **known)
+    m, k, n, flips = work.m, work.k, work.n, (work.transpose_a, work.transpose_b)
+    a = inputs[0].reshape(work.groups, *((k, m) if flips[0] else (m, k)))
+    b = inputs[1].reshape(-1, *((n, k) if flips[1] else (k, n)))
+    return _stored(a, b, flips, shape=node.attributes["shape"])
 
 
 def _broadcast(node: Node, inputs: registry.Arrays) -> _Pair:
@@ -234,50 +233,40 @@ def _broadcast(node: Node, inputs: registry.Arrays) -> _Pair:
     return _Pair(a=a, b=b, **known)
 
 
-def _of_pairs(pair: Callable[[Node, registry.Arrays], _Pair]) -> registry.Operator:
+def _gemm(node: Node, inputs: registry.Arrays) -> _Pair:
+    """Return the operands of a Gemm."""
+    given, (a, b) = node.attributes, inputs[:2]
+    flips = (bool(given.get("transA", 0)), bool(given.get("transB", 0)))
+    factors = {name: np.float32(given.get(name, 1.0)) for name in ("alpha", "beta")}
+    shape = (a.shape[flips[0]], b.shape[not flips[1]])
+    return _stored(a[None], b[None], flips, shape=shape, **factors)
+
+
+def _of_pairs(pair_of: Callable[[Node, registry.Arrays], _Pair]) -> registry.Operator:
     """Return the operator that multiplies the operands that a function makes of its inputs."""
 
     def forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-        return [pair(node, inputs).product(arithmetic)]
+        pair = pair_of(node, inputs)
+        y = _product(pair.a, pair.b, arithmetic).reshape(pair.shape)
+        if pair.alpha != 1:
+            y = arithmetic.store(pair.alpha * y)
+        if len(inputs) > 2 and inputs[2] is not None and pair.beta != 0:
+            y = arithmetic.store(y + pair.beta * inputs[2])
+        return [y]
 
     def backward(applied: registry.Applied) -> list[np.ndarray | None]:
-        return pair(applied.node, applied.inputs).gradients(applied.gradients[0], applied)
+        arithmetic, gradient = applied.arithmetic, applied.gradients[0]
+        pair = pair_of(applied.node, applied.inputs)
+        scaled = gradient if pair.alpha == 1 else arithmetic.store(pair.alpha * gradient)
+        results = pair.gradients(scaled, applied)
+        if len(applied.inputs) > 2:
+            wanted = applied.wanted[2]
+            share = gradient if pair.beta == 1 else arithmetic.store(pair.beta * gradient)
+            shape = applied.inputs[2].shape if wanted else ()
+            results.append(registry.reduce_to_shape(share, shape, arithmetic) if wanted else None)
+        return results
 
     return registry.Operator(forward=forward, backward=backward)
-
-
-def _gemm(node: Node, inputs: registry.Arrays) -> tuple[_Pair, np.float32, np.float32]:
-    """Return the operands of a Gemm, its alpha and its beta."""
-    given = node.attributes
-    flips = {"flip_a": bool(given.get("transA", 0)), "flip_b": bool(given.get("transB", 0))}
-    a, b = inputs[0][None], inputs[1][None]
-    shape = (a.shape[2 if flips["flip_a"] else 1], b.shape[1 if flips["flip_b"] else 2])
-    pair = _Pair(a=a, b=b, **flips, lead=(1,), shape=shape, sums=(a.shape, b.shape))
-    return pair, np.float32(given.get("alpha", 1.0)), np.float32(given.get("beta", 1.0))
-
-
-def _gemm_forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    pair, alpha, beta = _gemm(node, inputs)
-    y = pair.product(arithmetic)
-    if alpha != 1:
-        y = arithmetic.store(alpha * y)
-    if len(inputs) > 2 and inputs[2] is not None and beta != 0:
-        y = arithmetic.store(y + beta * inputs[2])
-    return [y]
-
-
-def _gemm_backward(applied: registry.Applied) -> list[np.ndarray | None]:
-    arithmetic, gradient = applied.arithmetic, applied.gradients[0]
-    pair, alpha, beta = _gemm(applied.node, applied.inputs)
-    results = pair.gradients(
-        gradient if alpha == 1 else arithmetic.store(alpha * gradient), applied
-    )
-    if len(applied.inputs) > 2:
-        wanted = applied.wanted[2]
-        share = gradient if beta == 1 else arithmetic.store(beta * gradient)
-        shape = applied.inputs[2].shape if wanted else ()
-        results.append(registry.reduce_to_shape(share, shape, arithmetic) if wanted else None)
-    return results
 
 
 PRODUCTS = {
@@ -286,6 +275,6 @@ PRODUCTS = {
     ),
     "BiasAdd": registry.Operator(forward=_bias_forward, backward=_bias_backward),
     "Product": _of_pairs(_grouped),
-    "Gemm": registry.Operator(forward=_gemm_forward, backward=_gemm_backward),
+    "Gemm": _of_pairs(_gemm),
     "MatMul": _of_pairs(_broadcast),
 }
