@@ -1,11 +1,12 @@
 """Forward and backward passes through a program in a chosen arithmetic."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from ipusim.errors import WorkloadError
-from ipusim.numerics.arithmetic import Arithmetic
+from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
 from ipusim.numerics.kernels.rounding import NEAREST, Rounding, round_in_place
 from ipusim.numerics.operators.control import CONTROL
 from ipusim.numerics.operators.elementwise import CASTS, ELEMENTWISE, MOVES
@@ -24,17 +25,15 @@ def stored_weights(
 ) -> dict[str, np.ndarray]:
     """Return the weights as operators read them: masters cast on the device, halves on the host."""
     options = arithmetic.options
-    read: dict[str, np.ndarray] = {}
-    for name, values in weights.items():
-        if not is_floating(values):
-            read[name] = values
-        elif not options.half:
-            read[name] = np.require(values, np.float32, ("C", "W"))
-        elif options.master_weights:
-            read[name] = arithmetic.copy(values)
-        else:
-            read[name] = round_in_place(np.array(values, np.float32, order="C"), Rounding(NEAREST))
-    return read
+    cast = arithmetic.copy if options.half and options.master_weights else partial(_sent, options)
+    return {name: cast(x) if is_floating(x) else x for name, x in weights.items()}
+
+
+def _sent(options: ArithmeticOptions, values: np.ndarray) -> np.ndarray:
+    """Return floating-point numbers as the host sends them: halves are rounded to nearest."""
+    if options.half:
+        return round_in_place(np.array(values, np.float32, order="C"), Rounding(NEAREST))
+    return np.require(values, np.float32, ("C", "W"))
 
 
 def forward(
@@ -52,12 +51,7 @@ def forward(
     """
     values = stored_weights(weights, arithmetic)
     for name, array in inputs.items():
-        floating = array.dtype == np.float32
-        half = floating and arithmetic.options.half
-        if half:
-            values[name] = round_in_place(np.array(array, order="C"), Rounding(NEAREST))
-        else:
-            values[name] = np.require(array, None, ("C", "W"))
+        values[name] = _sent(arithmetic.options, array) if is_floating(array) else array
     _run(program, values, arithmetic, keep=keep)
     return values
 
