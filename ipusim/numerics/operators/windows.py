@@ -1,11 +1,13 @@
 """Softmax, normalisation and pooling, with their gradients where training needs them."""
 
 from collections.abc import Iterator
+from functools import reduce
 from itertools import product as every
 
 import numpy as np
 
 from ipusim.numerics.arithmetic import Arithmetic
+from ipusim.numerics.kernels.convolution import widened
 from ipusim.numerics.kernels.softmax import softmax, softmax_gradient
 from ipusim.numerics.operators.registry import (
     Applied,
@@ -118,11 +120,9 @@ class _Taps:
             )
             yield array[(slice(None), slice(None), *window)]
 
-    def cropped(self, array: np.ndarray, x: np.ndarray) -> np.ndarray:
-        window = tuple(
-            slice(low, low + size) for (low, _), size in zip(self.pads, x.shape[2:], strict=True)
-        )
-        return np.ascontiguousarray(array[(slice(None), slice(None), *window)])
+    def cropped(self, array: np.ndarray) -> np.ndarray:
+        ends = (tuple(-size for size in side) for side in zip(*self.pads, strict=True))
+        return widened(array, (1,) * len(self.pads), *ends)
 
     def divisor(self, x: np.ndarray) -> np.ndarray:
         """Return the number of elements that each average counts."""
@@ -135,18 +135,13 @@ class _Taps:
 
 
 def _pool_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    x = inputs[0]
-    taps = _Taps(node, inputs)
-    result = (*x.shape[:2], *taps.pool.out_field)
+    x, taps = inputs[0], _Taps(node, inputs)
+    least = -np.inf if taps.pool.kind == "max" else 0.0
+    start = np.full((*x.shape[:2], *taps.pool.out_field), least, np.float32)
+    views = taps.views(taps.padded(x, least))
     if taps.pool.kind == "max":
-        largest = np.full(result, -np.inf, np.float32)
-        for view in taps.views(taps.padded(x, -np.inf)):
-            np.maximum(largest, view, out=largest)
-        return [largest]
-    total = np.zeros(result, np.float32)
-    for view in taps.views(taps.padded(x, 0)):
-        total += view
-    return [arithmetic.store(total / taps.divisor(x))]
+        return [reduce(np.maximum, views, start)]
+    return [arithmetic.store(sum(views, start) / taps.divisor(x))]
 
 
 def _pool_backward(applied: Applied) -> list[np.ndarray | None]:
@@ -167,7 +162,7 @@ def _pool_backward(applied: Applied) -> list[np.ndarray | None]:
         share = gradient / taps.divisor(x)
         for target in taps.views(result):
             target += share
-    return [arithmetic.store(taps.cropped(result, x))]
+    return [arithmetic.store(taps.cropped(result))]
 
 
 _POOL = Operator(forward=_pool_forward, backward=_pool_backward)
