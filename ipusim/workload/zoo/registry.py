@@ -103,33 +103,28 @@ def networks(build: Builder) -> Builder:
 
 
 @cache
-def _modules() -> tuple[str, ...]:
-    """Return the modules of the zoo, in order."""
+def _homes() -> dict[str, str]:
+    """Return the module of every network in the table."""
     root = Path(__file__).parent
-    files = [path for path in sorted(root.rglob("*.py")) if path.stem != "__init__"]
-    dotted = (".".join(path.relative_to(root).with_suffix("").parts) for path in files)
-    return tuple(f"{__package__}.{name}" for name in dotted)
+    place = {path.stem: path.relative_to(root).with_suffix("").parts for path in root.rglob("*.py")}
+    return {
+        name: ".".join((__package__, *place[module]))
+        for module, tables in read_tables(FILE).items()
+        for name, table in tables.items()
+        if isinstance(table, dict)
+    }
 
 
 def find(name: str) -> Network | None:
-    """Return the network of an exact name: its module, or that it begins with, is tried first."""
-    if name not in NETWORKS:
-        tables = read_tables(FILE).items()
-        home = next((module for module, networks in tables if name in networks), name)
-        for module in _modules():
-            if home.startswith(module.rpartition(".")[2]):
-                import_module(module)
-    if name not in NETWORKS:
-        names()
+    """Return the network of an exact name."""
+    if name not in NETWORKS and name in _homes():
+        import_module(_homes()[name])
     return NETWORKS.get(name)
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` accepts, those of a module together."""
-    for module in _modules():
-        import_module(module)
-    place = {module: number for number, module in enumerate(_modules())}
-    return tuple(sorted(NETWORKS, key=lambda name: place.get(NETWORKS[name].module, len(place))))
+    """Return the names that `load` accepts: those of the table, then others that were listed."""
+    return tuple(dict.fromkeys((*_homes(), *NETWORKS)))
 
 
 def load(name: str) -> Model:
@@ -140,4 +135,4 @@ def load(name: str) -> Model:
 
 @cache
 def _load(name: str) -> Model:
-    return NETWORKS[name]()
+    return find(name)()
