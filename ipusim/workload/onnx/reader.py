@@ -39,6 +39,9 @@ MAXIMUM_OPSET = 99
 _NAMELESS = dict.fromkeys(("?", "None", "-1", "unknown"), "")
 """What exporters write for a free size without a name, for several in one file."""
 
+_LFS_POINTER = b"version https://git-lfs"
+"""What a file begins with that a clone without Git LFS has in the place of a large one."""
+
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 
@@ -168,6 +171,10 @@ def _load(path: Path) -> onnx.ModelProto:
     except FileNotFoundError:
         raise WorkloadError(f"There is no ONNX file {str(path)!r}; check the path.") from None
     except (DecodeError, UnicodeDecodeError) as error:
+        if path.read_bytes().startswith(_LFS_POINTER):
+            raise WorkloadError(
+                f"The file {path.name!r} only says where Git LFS keeps a model; run 'git lfs pull'."
+            ) from error
         raise WorkloadError(
             f"The file {path.name!r} is not an ONNX model; export it again."
         ) from error

@@ -685,6 +685,15 @@ def test_not_an_onnx_file(tmp_path, content):
         from_onnx(path)
 
 
+def test_a_pointer_of_git_lfs_instead_of_a_file(tmp_path):
+    path = tmp_path / "kept.onnx"
+    path.write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 4096\n"
+    )
+    with pytest.raises(WorkloadError, match="where Git LFS keeps a model; run 'git lfs pull'"):
+        from_onnx(path)
+
+
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9, 0.99])
 def test_truncated_file(tmp_path, part):
     whole = (LIGHT / "light_resnet50.onnx").read_bytes()
