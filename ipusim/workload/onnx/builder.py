@@ -25,15 +25,12 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class OnnxBuild:
-    """Callable that builds the graph of a file for a micro-batch (None: the file's own).
-
-    ``own`` is the graph for the file's own batch, once made.
-    """
+    """Callable that builds the graph of a file for a micro-batch (None: the file's own)."""
 
     contents: OnnxContents
     plan: InputPlan
     allow_unknown: bool
-    own: Graph | None = None
+    own: Graph | None = None  # for the file's own batch, once made
 
     @property
     def batch(self) -> int:
@@ -59,11 +56,7 @@ class OnnxBuild:
     def imported(
         self, size: int, own: ImportContext | None = None, *, late: bool = False
     ) -> tuple[Graph, ImportContext]:
-        """Return the graph of a batch with all that its import knows.
-
-        Where the file fixes its batch, another one needs to know the import of its ``own``; of two
-        axes of a shape that may be it, the first is taken, or if ``late`` the last.
-        """
+        """Return the graph of a batch, and its import; if the file fixes its own from that one."""
         fixed = self.plan.fixed
         rebatch = Rebatch(fixed, size, own.values, late) if own and fixed else None
         return walk(self, size, rebatch)
@@ -139,14 +132,11 @@ def _mixes(op: Op) -> list[object]:
 def settled(
     contents: OnnxContents, given: Given, *, allow_unknown: bool
 ) -> tuple[OnnxBuild, ImportContext]:
-    """Return what builds a file's graphs, its own one made, and what that import knows.
-
-    The batch is the size that is named so, or the leading one, or else the second one. A size is no
-    batch if the items along it are mixed: the steps of a recurrent layer, the channels of an image.
-    Without any the file runs as it was exported.
-    """
+    """Return what builds a file's graphs, its own one made, and what that import knows."""
     imported: tuple[Graph, ImportContext] | None = None
     last = None
+    # The batch is the size that is named so, or the leading one, or else the second one, if items
+    # along it are not mixed, as the steps of a recurrent layer are, or the channels of an image.
     for axis in (0, 1, None):
         missing: OpenSizes | None = None
         try:

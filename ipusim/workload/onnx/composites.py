@@ -40,12 +40,11 @@ def same_as(
 ) -> Recipe:
     """Return the recipe of an operator that is another one, with inputs at these places.
 
-    At ``zero``, if not 0, is the zero of its quantised results; it has ``more`` attributes. Its
-    channels may be last in data, as an attribute says, but not in weights.
+    At ``zero``, if not 0, is the zero of its quantised results; it has ``more`` attributes.
     """
 
     def recipe(p: Parts) -> str:
-        if p.get("channels_last"):
+        if p.get("channels_last"):  # in data, but not in weights
             return _channels_last(p, recipe)
         if quantised:
             p.note(_AS_FLOAT)

@@ -42,10 +42,7 @@ class Folding:
         return known and not node.op_type.startswith(_RANDOM) and not node.domain
 
     def fold(self, node: Node, results: Results | None) -> None:
-        """Record results as constants, with values if they are few; without a rule they tell all.
-
-        A `WorkloadError` says if onnx cannot compute them.
-        """
+        """Record results as constants, with values if they are few or no rule told their shapes."""
         arrays = None
         named = zip(node.output, results or (), strict=False)
         if self.computes(node) and all(is_kept(*result) for name, result in named if name):
@@ -53,22 +50,15 @@ class Folding:
         if results is None:
             kind = helper.np_dtype_to_tensor_dtype
             results = [((), 0) if a is None else (a.shape, kind(a.dtype)) for a in arrays]
-        learnable = self._learnable(node)
-        for name, (shape, kind), array in zip(
-            node.output, results, arrays or repeat(None), strict=False
-        ):
-            if not name:
-                continue
-            value = Value(
-                shape=shape if array is None else array.shape,
-                elem_type=kind,
-                static=True,
-                array=array,
-                learnable=learnable,
-                root=self._root(node, name),
-                counted=any(given.counted for given in self._values(node)),
-            )
-            self.context.record(node, name, value)
+        learnable, given = self._learnable(node), self._values(node)
+        found = zip(node.output, results, arrays or repeat(None), strict=False)
+        for name, (shape, kind), array in found:
+            if name:
+                shape = shape if array is None else array.shape
+                value = Value(shape=shape, elem_type=kind, static=True, array=array)
+                value.learnable, value.root = learnable, self._root(node, name)
+                value.counted = any(one.counted for one in given)
+                self.context.record(node, name, value)
 
     def _held(self, node: Node) -> None:
         """Constant: what the file stores in it; in some files these are the weights."""
@@ -124,22 +114,16 @@ class Folding:
         return False if kinds == {False} else None
 
     def _root(self, node: Node, name: str) -> str | None:
-        """Return whose memory a result shares: of what it reshapes, or of the first one alike.
-
-        The rounds of a loop compute a constant again and again.
-        """
+        """Return whose memory a result shares: of what it reshapes, or of the first one alike."""
         if node.op_type in _SHAPE_ONLY and any(node.input):
             return self._values(node)[0].root
         sources = tuple(self._source(x) for x in node.input if x)
-        key: tuple
-        if sources:
-            given = repr(sorted(node.given.items()))
-            key = (node.op_type, sources, node.output.index(name), given)
-        elif name_in_body(name) == name:
+        if not sources and name_in_body(name) == name:
             return None
-        else:
-            key = (node.op_type, name_in_body(name))
-        return self._computed.setdefault(key, name)
+        # The rounds of a loop compute a constant again and again.
+        given = repr(sorted(node.given.items()))
+        own = (sources, node.output.index(name), given) if sources else name_in_body(name)
+        return self._computed.setdefault((node.op_type, own), name)
 
     def _source(self, name: str) -> object:
         """Return what tells an operand apart: its memory, its whole numbers, or its name."""

@@ -150,11 +150,7 @@ class ImportContext:
         self._aliases[node.output[0]] = self._aliases.get(node.input[0], node.input[0])
 
     def operand(self, name: str, *, weight: bool = False, role: str = "") -> str:
-        """Return the graph tensor for an ONNX value, adding static ones on first use.
-
-        Where the operator treats it as weights (`weight`), any static floating-point tensor is a
-        parameter, elsewhere only initializers of more than one element; `role` overrides that.
-        """
+        """Return the graph tensor for an ONNX value, adding static ones on first use."""
         name = self._aliases.get(name, name)
         value = self.values[name]
         if not value.static:
@@ -165,6 +161,7 @@ class ImportContext:
                 )
             return name
         dtype = self.dtype(name)
+        # What is used as weights is a parameter, elsewhere only an initializer of several elements.
         learnt = value.learnable and prod(value.shape) > 1
         learnt = learnt or (weight and value.learnable is not False)
         role = role or ("parameter" if learnt and dtype in FLOAT_DTYPES else "constant")

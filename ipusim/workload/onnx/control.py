@@ -124,16 +124,14 @@ def _written(p: Parts, prefix: str, results: list[str]) -> list[str]:
 
 
 def _looped(p: Parts, result: str, op_type: str, name: str, *inputs: str, axis: int = 0) -> str:
-    """Visit what a loop does to a value beside its body; return the name of the result.
-
-    Numbers that are known stay so, as ones that the chip computes.
-    """
+    """Visit what a loop does to a value beside its body; return the name of the result."""
     value = p.context.values.get(name)
     if value is None:
         # The names of a sequence are carried on.
         return name
     starts = op_type == "carry" and value.elements > 1 and value.elem_type not in INTEGERS
     if value.static and not starts:
+        # Numbers that are known stay so, as ones that the chip computes.
         p.context.values[result] = replace(value, counted=True)
         return result
     if value.array is not None and not value.array.any():
@@ -224,8 +222,7 @@ def _items(p: Parts) -> list[str]:
 
 
 def _place(p: Parts, position: int) -> int | None:
-    array = p.array(position)
-    return None if array is None else int(array.reshape(-1)[0])
+    return next(iter(p.ints("", position) or ()), None)
 
 
 def _construct(p: Parts) -> None:

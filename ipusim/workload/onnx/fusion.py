@@ -203,16 +203,13 @@ def found(item: Found | None) -> Found:
 
 
 class Form(NamedTuple):
-    """A function that pieces may amount to, by values over elements and the axes of a mean.
-
-    A norm has ``vectors``: the operators by which it takes in a gain and a shift.
-    """
+    """A function that pieces may amount to, by values over elements and the axes of a mean."""
 
     anchors: str
     kind: str
     name: str
     values: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
-    vectors: tuple[str, ...] = ()
+    vectors: tuple[str, ...] = ()  # by which operators a norm takes in a gain and a shift
 
 
 def _by_root(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
@@ -247,11 +244,11 @@ def amounts(pieces: Pieces, node: Node) -> None:
     spans = []
     for last, root in product(pieces.following(node)[::-1], _roots(pieces, node)):
         with suppress(NoMatch, *MISFITS):
-            spans.append(_span(pieces, last, root))
+            spans.append(Span(pieces, last, root))
     forms = [form for form in FORMS if node.op_type in form.anchors.split()]
     for form, span in product(forms, spans):
         with suppress(NoMatch):
-            _replace_span(pieces, form, span, _vectors_of(span, form))
+            span.replace(form)
             return
 
 
@@ -265,103 +262,86 @@ def _roots(pieces: Pieces, node: Node) -> list[str]:
     return found
 
 
-class Span(NamedTuple):
-    """Pieces from a value to the last of them: what they make of a sample, the axes of a mean.
-
-    ``vectors`` are the samples that stand for constants along the last axes, by their names.
-    """
-
-    root: str
-    last: Node
-    values: np.ndarray
-    axes: tuple[int, ...]
-    vectors: dict[str, np.ndarray]
-
-
 @cache
 def _sample(rank: int) -> np.ndarray:
     return np.random.default_rng(0).uniform(-8, 8, (8, *(3 for _ in range(rank))))
 
 
-def _span(pieces: Pieces, last: Node, root: str) -> Span:
-    """Return what lies between a value and a node, if nobody else reads of it."""
-    shape = pieces.shape(root)
-    found(shape == pieces.shape(last.output[0]) and len(shape) <= _MOST_AXES)
-    sample = _sample(len(shape))
-    known, inside = {root: sample}, []
-    values = _value(pieces, last.output[0], known, inside)
-    found(values.shape == sample.shape and _apart(pieces, last, inside))
-    means = [item for item in inside if item.op_type == "ReduceMean"]
-    vectors = {name: values for name, values in known.items() if pieces.is_static(name)}
-    axes = _from_the_end(pieces, means[0]) if means else ()
-    return Span(root, last, values, axes, vectors)
+class Span:
+    """Pieces from a value to the last of them, which nobody else reads, by what a sample becomes.
 
+    ``vectors`` are the samples that stand for constants along the last axes, by their names.
+    """
 
-def _vectors_of(span: Span, form: Form) -> list[str]:
-    """Return the gain and shift that pieces of a form hold; a norm is one over the last axes."""
-    last = tuple(range(-len(span.axes), 0))
-    found(not form.vectors or (last and span.axes == last))
-    found(len(span.vectors) <= len(form.vectors))
-    expected = form.values(_sample(span.values.ndim - 1), span.axes)
-    for names in permutations(span.vectors):
-        scaled = expected
-        for kind, name in zip(form.vectors, names, strict=False):
-            scaled = _VALUES[kind](scaled, span.vectors[name])
-        if np.abs(span.values - scaled).mean() < _CLOSE:
-            return list(names)
-    raise NoMatch
+    def __init__(self, pieces: Pieces, last: Node, root: str) -> None:
+        shape = pieces.shape(root)
+        found(shape == pieces.shape(last.output[0]) and len(shape) <= _MOST_AXES)
+        self.pieces, self.last, self.root = pieces, last, root
+        self._known, self._inside = {root: _sample(len(shape))}, []
+        self.values = self._value(last.output[0])
+        found(self.values.shape == self._known[root].shape and self._is_apart())
+        means = [node for node in self._inside if node.op_type == "ReduceMean"]
+        self.axes = _from_the_end(pieces, means[0]) if means else ()
+        self.vectors = {x: values for x, values in self._known.items() if pieces.is_static(x)}
 
+    def _value(self, name: str) -> np.ndarray:
+        """Return the values of a result, noting its node and those before it."""
+        if name in self._known:
+            return self._known[name]
+        if self.pieces.is_static(name):
+            number = self.pieces.number(name)
+            return np.array(number) if number is not None else self._vector(name)
+        node = found(self.pieces.made.get(name))
+        found(node.op_type in _VALUES and len(self._inside) <= _MOST_PIECES)
+        self._inside.append(node)
+        is_mean = node.op_type == "ReduceMean"
+        names = node.input[:1] if is_mean else filter(None, node.input)
+        operands = [self._value(x) for x in names]
+        axes = [_from_the_end(self.pieces, node)] if is_mean else []
+        with np.errstate(all="ignore"):
+            self._known[name] = _VALUES[node.op_type](*operands, *axes)
+        return self._known[name]
 
-def _replace_span(pieces: Pieces, form: Form, span: Span, vectors: list[str]) -> None:
-    """Replace pieces by the operator of a form."""
-    if not form.vectors:
-        pieces.replace(span.last, form.kind, [span.root], form.name)
-        return
-    x = pieces.source(span.root)
-    axis = len(pieces.shape(x)) + span.axes[0]
-    if form.kind == "LayerNormalization" and not vectors:
-        vectors = [f"{span.last.output[0]}.scale"]
-        ones = Value(shape=pieces.shape(x)[axis:], elem_type=FLOAT, static=True)
-        pieces.context.values[vectors[0]] = ones
-    pieces.replace(span.last, form.kind, [x, *vectors], form.name, axis=axis)
+    def _vector(self, name: str) -> np.ndarray:
+        """Return values that stand for a constant along the last axes, others for each."""
+        wide = tuple(dropwhile(lambda size: size == 1, self.pieces.shape(name)))
+        found(wide and wide == self.pieces.shape(self.root)[1:][-len(wide) :])
+        self._known[name] = _sample(len(wide))[0] + len(self._known)
+        return self._known[name]
 
+    def _is_apart(self) -> bool:
+        """Whether nobody outside reads what pieces compute before the last of them."""
+        names = [x for node in self._inside if node is not self.last for x in node.output]
+        readers = [reader for name in names for reader in self.pieces.readers.get(name, [])]
+        return not self.pieces.kept.intersection(names) and all(x in self._inside for x in readers)
 
-def _value(
-    pieces: Pieces, name: str, known: dict[str, np.ndarray], inside: list[Node]
-) -> np.ndarray:
-    """Return the values of a result from those known, noting its node and those before it."""
-    if name in known:
-        return known[name]
-    if pieces.is_static(name):
-        number = pieces.number(name)
-        return np.array(number) if number is not None else _sample_vector(pieces, name, known)
-    node = found(pieces.made.get(name))
-    found(node.op_type in _VALUES and len(inside) <= _MOST_PIECES)
-    inside.append(node)
-    is_mean = node.op_type == "ReduceMean"
-    names = node.input[:1] if is_mean else filter(None, node.input)
-    operands = [_value(pieces, x, known, inside) for x in names]
-    axes = [_from_the_end(pieces, node)] if is_mean else []
-    with np.errstate(all="ignore"):
-        known[name] = _VALUES[node.op_type](*operands, *axes)
-    return known[name]
+    def _gain_and_shift(self, form: Form) -> list[str]:
+        """Return the vectors that pieces of a form hold; a norm is one over the last axes."""
+        last = tuple(range(-len(self.axes), 0))
+        found(not form.vectors or (last and self.axes == last))
+        found(len(self.vectors) <= len(form.vectors))
+        expected = form.values(_sample(self.values.ndim - 1), self.axes)
+        for names in permutations(self.vectors):
+            scaled = expected
+            for kind, name in zip(form.vectors, names, strict=False):
+                scaled = _VALUES[kind](scaled, self.vectors[name])
+            if np.abs(self.values - scaled).mean() < _CLOSE:
+                return list(names)
+        raise NoMatch
 
-
-def _sample_vector(pieces: Pieces, name: str, known: dict[str, np.ndarray]) -> np.ndarray:
-    """Return values that stand for a constant along the last axes of a root, others for each."""
-    root = next(iter(known))
-    wide = tuple(dropwhile(lambda size: size == 1, pieces.shape(name)))
-    found(bool(wide) and wide == pieces.shape(root)[1:][-len(wide) :])
-    known[name] = _sample(len(wide))[0] + len(known)
-    return known[name]
-
-
-def _apart(pieces: Pieces, last: Node, inside: list[Node]) -> bool:
-    """Whether nobody outside reads what pieces compute before the last of them."""
-    names = [x for node in inside if node is not last for x in node.output]
-    return not pieces.kept.intersection(names) and all(
-        reader in inside for name in names for reader in pieces.readers.get(name, [])
-    )
+    def replace(self, form: Form) -> None:
+        """Put the operator of a form in the place of pieces that amount to it."""
+        vectors, pieces = self._gain_and_shift(form), self.pieces
+        if not form.vectors:
+            pieces.replace(self.last, form.kind, [self.root], form.name)
+            return
+        x = pieces.source(self.root)
+        axis = len(pieces.shape(x)) + self.axes[0]
+        if form.kind == "LayerNormalization" and not vectors:
+            vectors = [f"{self.last.output[0]}.scale"]
+            ones = Value(shape=pieces.shape(x)[axis:], elem_type=FLOAT, static=True)
+            pieces.context.values[vectors[0]] = ones
+        pieces.replace(self.last, form.kind, [x, *vectors], form.name, axis=axis)
 
 
 def _vector(pieces: Pieces, node: Node, output: str, width: int) -> str:
@@ -587,10 +567,8 @@ def _range(pieces: Pieces, node: Node) -> tuple[int, range]:
 
 
 def bags(pieces: Pieces) -> None:
-    """Parts of one length, each summed and all joined, are one sum along an axis of its own.
-
-    Exporters write torch's EmbeddingBag as a loop over bags, which may look up their rows.
-    """
+    """Parts of one length, each summed and all joined, are one sum along an axis of its own."""
+    # Exporters write torch's EmbeddingBag as a loop over bags, which may look up their rows.
     for node in list(pieces.context.nodes):
         if node.op_type == "Concat" and node.given.get("axis") == 0:
             with suppress(NoMatch):

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from operator import add, floordiv, mul, sub
 from typing import Any
 
@@ -68,21 +69,15 @@ Size = int | str | OfBatch | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPlan:
-    """Inputs with every size known but those of the batch, and those whose value is known.
-
-    A value that is one number is repeated to the ``filled`` shape of its input.
-    ``fixed`` is the batch that the file fixes, 0 where it is free and None where the inputs share
-    none; ``default`` what a free one is if nobody says otherwise. ``axis`` is the place of a batch
-    that no name in the file tells (``named``).
-    """
+    """Inputs with every size known but those of the batch, and those whose value is known."""
 
     inputs: tuple[DataInput, ...]
     values: dict[str, np.ndarray]
-    filled: dict[str, tuple[int | None, ...]]
-    fixed: int | None
-    default: int = 1
-    axis: int | None = 0
-    named: bool = False
+    filled: dict[str, tuple[int | None, ...]]  # shapes to which values of one number are repeated
+    fixed: int | None  # the batch that the file fixes, 0 if it is free, None if inputs share none
+    default: int = 1  # what a free one is if nobody says otherwise
+    axis: int | None = 0  # the place of a batch that is not named
+    named: bool = False  # whether names in the file tell the batch
 
     def shapes(self, batch: int) -> list[tuple[int, ...]]:
         """Return the shape of every input at a batch, which may be another than the fixed one."""
@@ -100,35 +95,21 @@ def _at_batch(shape: Sequence[Size], batch: int) -> tuple[int, ...]:
     return tuple(batch if size is None else int(size) for size in sizes)
 
 
-def free_sizes(inputs: Sequence[DataInput]) -> dict[str, list[str]]:
-    """Return the names of free sizes, each with the inputs that have it."""
-    found: dict[str, list[str]] = {}
-    for item in inputs:
-        for name in item.shape or ():
-            if isinstance(name, str) and name:
-                found.setdefault(name, []).append(item.name)
-    return found
+def free_sizes(inputs: Sequence[DataInput]) -> list[str]:
+    """Return the names of free sizes."""
+    sizes = chain.from_iterable(item.shape or () for item in inputs)
+    return list(dict.fromkeys(size for size in sizes if isinstance(size, str) and size))
 
 
 def plan_inputs(
     inputs: Sequence[DataInput], given: Given, label: str, axis: int | None = 0
 ) -> InputPlan:
-    """Settle the sizes of all inputs; where one is missing, the error is the line to type.
-
-    A batch without a name of its own is the size at an axis, or None.
-    """
+    """Settle the sizes of all inputs, a nameless batch at an axis; `OpenSizes` if one misses."""
     _check_names("input", {**given.shapes, **given.values}, [item.name for item in inputs], label)
-    values = {
-        item.name: _value(item, given.values[item.name], label)
-        for item in inputs
-        if item.name in given.values
-    }
-    filled = {
-        item.name: item.shape
-        for item in inputs
-        if item.shape and item.name in values and not values[item.name].ndim
-    }
-    data = [_with_batch(item, axis) for item in inputs if item.name not in values]
+    known = [item for item in inputs if item.name in given.values]
+    values = {item.name: _value(item, given.values[item.name], label) for item in known}
+    filled = [item for item in known if item.shape and not values[item.name].ndim]
+    data = [_with_batch(item, axis) for item in inputs if item not in known]
     symbols = dict(given.dims)
     free = free_sizes(inputs)
     parts = (name for size in free for name in _terms(size))
@@ -149,12 +130,10 @@ def plan_inputs(
         raise WorkloadError(
             f"The inputs of {label} are given batches of {sorted(defaults)}, which must be one."
         )
-    for name, shape in (shapes | filled).items():
-        shapes[name] = [
-            None if isinstance(size, str) and size in batch else _size(size, symbols, batch)
-            for size in shape
-        ]
-    _refuse_free([*data, *(item for item in inputs if item.name in filled)], shapes, label)
+    shapes |= {item.name: list(item.shape) for item in filled}
+    for name, shape in shapes.items():
+        shapes[name] = [_size(size, symbols, batch) for size in shape]
+    _refuse_free([*data, *filled], shapes, label)
     settled = tuple(replace(item, shape=tuple(shapes[item.name])) for item in data)
     # An input without sizes shares no batch with the others, nor do sizes of several names.
     leading = {_at(item, axis) for item in settled}
@@ -165,7 +144,7 @@ def plan_inputs(
     return InputPlan(
         inputs=settled,
         values=values,
-        filled={name: tuple(shapes[name]) for name in filled},
+        filled={item.name: tuple(shapes[item.name]) for item in filled},
         fixed=fixed,
         default=defaults.pop() if defaults else 1,
         axis=axis,
@@ -265,9 +244,11 @@ def _bind(
 
 
 def _size(size: Size, symbols: Mapping[str, int], batch: Collection[str] = ()) -> Size:
-    """Return a size, a named one and sums and products of named ones computed if known."""
-    if not isinstance(size, str) or size in symbols:
-        return symbols.get(size, size) if isinstance(size, str) else size
+    """Return a size, None if it is the batch; named ones and their sums are computed if known."""
+    if size in batch:
+        return None
+    if size in symbols or not isinstance(size, str):
+        return symbols.get(size, size)
     if _is_sum_of(size, batch):
         return OfBatch(size, _terms(size)[0])
     found = _computed(size, symbols)
@@ -345,8 +326,8 @@ def _refuse_free(inputs: Sequence[DataInput], shapes: dict[str, list[Size]], lab
         for item in inputs
         if item.name in whole or any(isinstance(size, str) for size in shapes[item.name])
     )
-    python = [f"dims={dims}"] if dims else []
-    python += [f"shapes={whole}"] if whole else []
+    both = {"dims": dims, "shapes": whole}
+    python = [f"{name}={missing}" for name, missing in both.items() if missing]
     advice = f"add such as '{' '.join(line)}', in Python {', '.join(python)}"
     raise OpenSizes(str(file_error(label, f"leaves sizes open ({listed})", advice)), dims, whole)
 

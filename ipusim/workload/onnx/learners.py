@@ -33,22 +33,30 @@ def _listed(p: Parts, *names: str) -> list[Any]:
     return []
 
 
-def _rows(p: Parts) -> tuple[str, int]:
-    """Return the data as float rows, and their length."""
+def _rows(p: Parts) -> str:
+    """Return the data as float rows."""
     x = p.input(0)
     if not p.is_float(x):
         x = p("Cast", x, to=1)
-    *rows, length = p.shape(x) or (1,)
-    return (x if len(rows) == 1 else p.reshape(x, -1, length)), length
+    return x if len(p.shape(x)) == 2 else p.reshape(x, -1, (p.shape(x) or (1,))[-1])
 
 
-def _classes(p: Parts) -> int:
+def _columns(p: Parts) -> int:
+    """Return how many classes or targets a row has a score for."""
+    if not p.node.op_type.endswith("Classifier"):
+        return int(p.get("targets", p.get("n_targets", 1)))
     names = ("classlabels_ints", "classlabels_strings", "classlabels_int64s")
     return max(2, len(_listed(p, *names)))
 
 
-def _scored(p: Parts, scores: str, place: int) -> None:
+def _product(p: Parts, x: str, columns: int) -> str:
+    """Visit the product of rows with stored weights."""
+    return p("MatMul", x, p.stored(p.shape(x)[-1], columns))
+
+
+def _scored(p: Parts, scores: str) -> None:
     """Transform scores and, in a classifier, choose the best."""
+    place = int(p.node.op_type.endswith("Classifier"))
     kind = _TRANSFORMS.get(str(p.get("post_transform", "NONE")), "Identity")
     given = {"axis": -1} if kind == "Softmax" else {}
     scores = p(kind, scores, out=p.out(place), **given)
@@ -58,24 +66,21 @@ def _scored(p: Parts, scores: str, place: int) -> None:
 
 
 def _linear(p: Parts) -> None:
-    x, length = _rows(p)
-    classifier = p.node.op_type == "LinearClassifier"
-    columns = _classes(p) if classifier else int(p.get("targets", 1))
-    y = p("MatMul", x, p.stored(length, columns))
+    y = _product(p, _rows(p), _columns(p))
     if _listed(p, "intercepts"):
-        y = p("Add", y, p.stored(columns))
-    _scored(p, y, int(classifier))
+        y = p("Add", y, p.stored(_columns(p)))
+    _scored(p, y)
 
 
 def _scaler(p: Parts) -> str:
-    x, _ = _rows(p)
+    x = _rows(p)
     y = p("Sub", x, np.array(p.get("offset"), np.float32)) if _listed(p, "offset") else x
     scale = np.array(p.get("scale"), np.float32) if _listed(p, "scale") else 1.0
     return p("Mul", y, scale)
 
 
 def _normalizer(p: Parts) -> str:
-    x, _ = _rows(p)
+    x = _rows(p)
     kind = {"L1": "ReduceL1", "L2": "ReduceL2"}.get(str(p.get("norm", "MAX")), "ReduceMax")
     return p("Div", x, p.over(kind, x, 1))
 
@@ -136,10 +141,7 @@ def _depth(p: Parts) -> tuple[int, int, int]:
 
 
 def _trees(p: Parts) -> None:
-    x, _ = _rows(p)
-    trees, levels, nodes = _depth(p)
-    classifier = p.node.op_type == "TreeEnsembleClassifier"
-    columns = _classes(p) if classifier else int(p.get("n_targets", 1))
+    x, (trees, levels, nodes) = _rows(p), _depth(p)
     table, limits = np.zeros((nodes, 3), np.int64), np.zeros(nodes, np.float32)
     at: str | np.ndarray = np.zeros((p.shape(x)[0], trees), np.int64)
     for _ in range(levels):
@@ -150,20 +152,18 @@ def _trees(p: Parts) -> None:
         value = p("GatherElements", x, feature, axis=1)
         goes = p("Less", value, p("Gather", limits, at, axis=0))
         at = p("Where", goes, left, right)
-    leaves = p("Gather", p.stored(nodes, columns), at, axis=0)
-    scores = p.over("ReduceSum", leaves, 1, keepdims=0)
-    _scored(p, scores, int(classifier))
+    leaves = p("Gather", p.stored(nodes, _columns(p)), at, axis=0)
+    _scored(p, p.over("ReduceSum", leaves, 1, keepdims=0))
 
 
 def _vectors(p: Parts) -> None:
     """SVMClassifier and SVMRegressor."""
-    x, length = _rows(p)
-    classifier = p.node.op_type == "SVMClassifier"
-    classes = _classes(p) if classifier else 1
-    pairs = classes * (classes - 1) // 2 if classifier else 1
-    count = len(_listed(p, "support_vectors")) // length
+    y = x = _rows(p)
+    classes = _columns(p)
+    pairs = max(1, classes * (classes - 1) // 2)
+    count = len(_listed(p, "support_vectors")) // p.shape(x)[-1]
     if count:
-        y = p("MatMul", x, p.stored(length, count))
+        y = _product(p, x, count)
         kernel = str(p.get("kernel_type", "LINEAR"))
         if kernel == "RBF":
             squares = p.over("ReduceSumSquare", x, 1)
@@ -172,14 +172,10 @@ def _vectors(p: Parts) -> None:
             y = p("Pow", y, 3.0)
         elif kernel == "SIGMOID":
             y = p("Tanh", y)
-        y = p("MatMul", y, p.stored(count, pairs))
-    else:
-        y = p("MatMul", x, p.stored(length, pairs))
-    y = p("Add", y, p.stored(pairs))
-    if classifier:
-        votes = p("Sigmoid", y) if _listed(p, "prob_a") else p("Sign", y)
-        y = p("MatMul", votes, p.stored(pairs, classes))
-    _scored(p, y, int(classifier))
+    y = p("Add", _product(p, y, pairs), p.stored(pairs))
+    if p.node.op_type.endswith("Classifier"):
+        y = _product(p, p("Sigmoid" if _listed(p, "prob_a") else "Sign", y), classes)
+    _scored(p, y)
 
 
 LEARNERS = by_domain(

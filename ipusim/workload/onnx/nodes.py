@@ -27,18 +27,13 @@ DEEPEST = 64
 
 @dataclass(slots=True, kw_only=True)
 class Scope:
-    """A body whose names are its own, or the file itself.
-
-    ``names`` are the unique ones of what is known so far; ``results`` those that the caller of a
-    function gives to what it returns; ``attributes`` what a function's nodes refer to;
-    ``functions`` those in whose bodies this is.
-    """
+    """A body whose names are its own, or the file itself."""
 
     prefix: str = ""
-    names: dict[str, str] = field(default_factory=dict)
-    results: dict[str, str] = field(default_factory=dict)
-    attributes: dict[str, Any] = field(default_factory=dict)
-    functions: tuple[tuple[str, str], ...] = ()
+    names: dict[str, str] = field(default_factory=dict)  # unique ones of what is known so far
+    results: dict[str, str] = field(default_factory=dict)  # the caller's, of what a function gives
+    attributes: dict[str, Any] = field(default_factory=dict)  # the caller's, to which nodes refer
+    functions: tuple[tuple[str, str], ...] = ()  # those in whose bodies this is
 
     def node(self, proto: onnx.NodeProto) -> Node:
         """Return a node of this body."""
@@ -60,11 +55,7 @@ class Scope:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
-    """One ONNX node: its attributes decoded, the names of its tensors made unique.
-
-    Two are never the same, however alike.
-    ``scope`` is where it stands, which its branches and loop bodies take names from.
-    """
+    """One ONNX node, unlike any other: attributes decoded, the names of its tensors made unique."""
 
     op_type: str
     input: list[str]
@@ -72,7 +63,7 @@ class Node:
     given: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     domain: str = ""
-    scope: Scope = field(default_factory=Scope)
+    scope: Scope = field(default_factory=Scope)  # its branches and loop bodies take names from it
 
     @property
     def label(self) -> str:

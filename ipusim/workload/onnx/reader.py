@@ -57,9 +57,6 @@ class Value:
 
     ``learnable`` says that it comes from an initializer, or that an import rule made it, so that it
     is no parameter (False); of other constants, and of states of zeros, neither is known.
-    ``root`` is the initializer whose memory it shares if only its shape was changed. ``counted``
-    says of a static value that it follows from the round of a loop, so that the chip computes it:
-    the body that all rounds share has it for none of them.
     """
 
     shape: tuple[int, ...]
@@ -67,8 +64,8 @@ class Value:
     static: bool
     array: np.ndarray | None = None
     learnable: bool | None = None
-    root: str | None = None
-    counted: bool = False
+    root: str | None = None  # the initializer whose memory it shares, in another shape
+    counted: bool = False  # whether it follows from the round of a loop: the chip computes it
 
     @property
     def elements(self) -> int:
@@ -81,18 +78,17 @@ class DataInput:
     """A graph input that the host must send.
 
     Free sizes are their names, or "" without one; None stands for the batch, once it is known which
-    that is (`ipusim.workload.onnx.inputs`). The shape is None where the file does not even say how
-    many sizes there are. ``states`` are those that recurrent layers start from: their batch stands
-    behind the directions and layers.
+    that is (`ipusim.workload.onnx.inputs`).
     """
 
     name: str
     elem_type: int
-    shape: tuple[int | str | None, ...] | None
-    states: bool = False
+    shape: tuple[int | str | None, ...] | None  # None if the file does not say how many sizes
+    states: bool = False  # whether recurrent layers start from it
 
     def place(self, axis: int | None) -> int | None:
         """Return where the batch is that inputs have at an axis, None if nowhere."""
+        # In states it stands behind the directions and layers.
         place = 1 if self.states and axis == 0 else axis
         return None if place is None or len(self.shape or ()) <= place else place
 

@@ -38,17 +38,15 @@ _REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand", "MatMul")
 class Rebatch:
     """Another batch than the file fixes, and what the file's own gives.
 
-    Of several axes of one size that may be it, such as one step of one item, the batch is the
-    first or, if it comes ``late``, the last. ``within`` says of values whose batch lies inside an
-    axis how many positions of the axis are outside of it: of (length x batch, width), the rows of a
-    product, the length. ``repeated`` are constants known to be alike along axes, by the shapes that
-    they are repeated from.
+    ``within`` says of values whose batch lies inside an axis how many positions of the axis are
+    outside of it: of (length x batch, width), the rows of a product, the length. ``repeated`` are
+    constants known to be alike along axes, by the shapes that they are repeated from.
     """
 
     before: int
     after: int
     values: dict[str, Value]
-    late: bool = False
+    late: bool = False  # whether of several axes that may be the batch the last is, not the first
     within: dict[str, int] = field(default_factory=dict)
     repeated: dict[str, Shape] = field(default_factory=dict)
 
@@ -142,11 +140,9 @@ class Rebatch:
                 self.repeated[name] = (1, *own[1:])
 
     def _places(self, p: Parts, at: int) -> None:
-        """Take from every item, or write into it, what constant places take from the first.
-
-        The batch is the axis at which places lie, or the first of several indices; the places of
-        every item are the first item's, moved on. Views with strides are exported so.
-        """
+        """Take from every item, or write into it, what constant places take from the first."""
+        # The batch is the axis at which places lie, or the first of several indices; the places of
+        # every item are the first item's, moved on. Views with strides are exported so.
         own, places = self.values[p.input(0)].shape, p.context.array(p.node, 1)
         several = p.node.op_type != "Gather"
         if places is None or not places.ndim or len(places) % self.before:

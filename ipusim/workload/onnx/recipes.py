@@ -38,7 +38,6 @@ class Parts(Call):
     def __init__(self, walk: Walk, node: Node) -> None:
         super().__init__(walk.context, node)
         self.walk = walk
-        self.label = node.label
         self._numbers = count(1)
 
     def run(self, recipe: Recipe) -> None:
@@ -108,17 +107,14 @@ class Parts(Call):
         return self.context.dtype(name) in FLOAT_DTYPES
 
     def floating(self, place: int) -> str:
-        """Return an input of integers as if it was of floating-point numbers.
-
-        A constant that is one number takes the value that its scale and zero, the inputs behind
-        it, give it: functions are known by such numbers.
-        """
+        """Return an input of integers as if it was of floating-point numbers."""
         value = self.context.values[self.input(place)]
         if DTYPES.get(value.elem_type) not in FLOAT_DTYPES:
             value.elem_type = FLOAT
             if value.array is not None:
                 value.array = value.array.astype(np.float32)
                 scale, zero = (self.context.array(self.node, place + i) for i in (1, 2))
+                # Functions are known by single numbers, which take the value that is meant.
                 if value.elements == 1 and scale is not None and scale.dtype.kind == "f":
                     value.array = (value.array - (0 if zero is None else zero)) * scale
             elif not value.static:
@@ -141,9 +137,9 @@ class Parts(Call):
             first = self("Add", first, name)
         return first
 
-    def reshape(self, x: str, *shape: int, out: str = "") -> str:
+    def reshape(self, x: str, *shape: int) -> str:
         """Visit a Reshape."""
-        return self("Reshape", x, shape, out=out)
+        return self("Reshape", x, shape)
 
     def over(self, op_type: str, x: str, *axes: int, **given: object) -> str:
         """Visit an operator over axes, which are an input in some operator sets."""

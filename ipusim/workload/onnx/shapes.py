@@ -39,7 +39,7 @@ class Call:
 
     def __init__(self, context: ImportContext, node: Node) -> None:
         self.context, self.node = context, node
-        self.opset = context.opset
+        self.label, self.opset = node.label, context.opset
 
     def has(self, place: int) -> bool:
         """Whether an optional input is given."""
@@ -421,17 +421,16 @@ def _resize(c: Call) -> Shape:
     if scales is None or not scales.size:
         scales = c.get("scales")
     axes = [axis_of(axis, len(shape)) for axis in c.get("axes", range(len(shape)))]
-    if sizes:
-        policy = c.get("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch":
-            ratios = [size / shape[axis] for axis, size in zip(axes, sizes, strict=True)]
-            ratio = min(ratios) if policy == "not_larger" else max(ratios)
-            sizes = [floor(shape[axis] * ratio + 0.5) for axis in axes]
-        for axis, size in zip(axes, sizes, strict=True):
-            shape[axis] = size
-    else:
-        for axis, scale in zip(axes, np.asarray(scales, float), strict=True):
-            shape[axis] = floor(shape[axis] * float(np.float32(scale)) + 1e-6)
+    policy = c.get("keep_aspect_ratio_policy", "stretch")
+    if not sizes:
+        pairs = zip(axes, np.asarray(scales, float), strict=True)
+        sizes = [floor(shape[axis] * float(np.float32(scale)) + 1e-6) for axis, scale in pairs]
+    elif policy != "stretch":
+        ratios = [size / shape[axis] for axis, size in zip(axes, sizes, strict=True)]
+        ratio = min(ratios) if policy == "not_larger" else max(ratios)
+        sizes = [floor(shape[axis] * ratio + 0.5) for axis in axes]
+    for axis, size in zip(axes, sizes, strict=True):
+        shape[axis] = size
     return tuple(shape)
 
 

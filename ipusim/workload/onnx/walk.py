@@ -48,7 +48,9 @@ def fitting(context: ImportContext, node: Node) -> Iterator[None]:
     except MISFITS as error:
         values = [context.values[name] for name in node.input if name in context.values]
         shapes = [value.shape for value in values]
-        weighted = node.op_type in _WEIGHTED or any(map(_is_vector, values))
+        constants = [value for value in values if value.static and len(value.shape) > 1]
+        vectors = any(1 < max(value.shape) == value.elements for value in constants)
+        weighted = vectors or node.op_type in _WEIGHTED
         raise Misfit(
             f"The {node.op_type} node {node.label!r} cannot take inputs of shapes {shapes} "
             f"({reason(error)}).",
@@ -64,22 +66,14 @@ class Misfit(WorkloadError):
         self.weighted = weighted
 
 
-def _is_vector(value: Value) -> bool:
-    """Whether a value is a constant along one of several axes."""
-    return value.static and len(value.shape) > 1 and 1 < max(value.shape) == value.elements
-
-
 class Walk:
-    """Visits nodes in order.
-
-    ``sequences`` are the tensors of sequences by the names of these.
-    """
+    """Visits nodes in order."""
 
     def __init__(self, context: ImportContext, rebatch: Rebatch | None) -> None:
         self.context = context
         self.rebatch = rebatch
         self.constants = Folding(context)
-        self.sequences: dict[str, list[str]] = {}
+        self.sequences: dict[str, list[str]] = {}  # their tensors
         self.nodes = Unfolding(context.contents)
         self._depth = 0
 

@@ -4,7 +4,6 @@ import re
 from math import prod
 
 from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, MatMul
-from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.operators.emission import Emission, Handler, view
 from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, by_names
 
@@ -58,19 +57,16 @@ def unary(e: Emission) -> None:
     _elementwise(e, tuple(e.operand(name) for name in (first, *runtime)))
 
 
-def _is_bias(context: ImportContext, data: str, bias: str) -> bool:
+def _is_bias(e: Emission, data: str, bias: str) -> bool:
     """Whether ``bias`` is a per-channel parameter and ``data`` a convolution or product."""
-    producer = context.producer(data)
-    if producer is None or context.is_static(data) or not context.is_static(bias):
+    params = getattr(e.context.producer(data), "params", None)
+    if not isinstance(params, MatMul | Conv) or not e.context.is_static(bias):
         return False
-    if context.graph.tensors[context.operand(bias)].role != "parameter":
-        return False
-    if not isinstance(producer.params, MatMul | Conv):
-        return False
-    shape, vector = context.shape(data), context.shape(bias)
-    channel_axis = len(shape) - 1 if isinstance(producer.params, MatMul) else 1
-    vector = (1,) * (len(shape) - len(vector)) + vector
-    return vector == tuple(size if axis == channel_axis else 1 for axis, size in enumerate(shape))
+    shape, vector = e.shape(data), e.shape(bias)
+    channel_axis = len(shape) - 1 if isinstance(params, MatMul) else 1
+    wide = (1,) * (len(shape) - len(vector)) + vector
+    narrow = tuple(size if axis == channel_axis else 1 for axis, size in enumerate(shape))
+    return wide == narrow and e.is_parameter(e.operand(bias))
 
 
 def n_ary(e: Emission) -> None:
@@ -78,7 +74,7 @@ def n_ary(e: Emission) -> None:
     kind = e.node.op_type
     if kind == "Add":
         for data, bias in (tuple(e.node.input), tuple(reversed(e.node.input))):
-            if _is_bias(e.context, data, bias):
+            if _is_bias(e, data, bias):
                 _elementwise(e, (e.operand(data), e.operand(bias)), "bias_add")
                 return
     exponent = e.context.array(e.node, 1) if kind == "Pow" else None

@@ -20,10 +20,6 @@ class Emission(Call):
         """Elements of the first result."""
         return prod(self.out)
 
-    def name(self, suffix: str = "") -> str:
-        """Return a readable operator name."""
-        return self.node.label + suffix
-
     def operand(self, place: int | str = 0, *, weight: bool = False, role: str = "") -> str:
         """Return the graph tensor of an input by its place, or of any value by its name."""
         name = self.node.input[place] if isinstance(place, int) else place
@@ -40,9 +36,9 @@ class Emission(Call):
         value = self.context.value(self.node.input[place], self.node)
         return value.static and not value.counted
 
-    def role(self, tensor: str) -> str:
-        """Return the role of a graph tensor."""
-        return self.context.graph.tensors[tensor].role
+    def is_parameter(self, tensor: str) -> bool:
+        """Whether a graph tensor is learnt."""
+        return self.context.graph.tensors[tensor].role == "parameter"
 
     def dtype(self, name: str) -> str:
         """Return the storage type of a value."""
@@ -56,7 +52,7 @@ class Emission(Call):
         graph = self.context.graph
         for name in outputs:
             graph.add_tensor(Tensor(name=name, shape=self.shape(name), dtype=self.dtype(name)))
-        graph.add_op(self.name(suffix), params, inputs, *outputs)
+        graph.add_op(self.label + suffix, params, inputs, *outputs)
         self.context.producers.update(dict.fromkeys(outputs, graph.ops[-1]))
 
     def layout(self, function: str, *inputs: str, moves: bool) -> None:
@@ -79,7 +75,7 @@ class Emission(Call):
         shape = self.shape(output) if shape is None else shape
         made = Tensor(name=output + suffix, shape=shape, dtype=dtype or self.dtype(output))
         graph.add_tensor(made)
-        graph.add_op(self.name(suffix), params, inputs, made.name)
+        graph.add_op(self.label + suffix, params, inputs, made.name)
         return made.name
 
 

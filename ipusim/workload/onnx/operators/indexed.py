@@ -115,12 +115,10 @@ def moved(e: Emission) -> None:
 
 
 def suppression(e: Emission) -> None:
-    """NonMaxSuppression: one loop for each class of each image, up to its largest result.
-
-    An upper bound: on the chip a loop ends as soon as no box is left, which data decide.
-    """
+    """NonMaxSuppression: one loop for each class of each image, up to its largest result."""
+    # An upper bound: on the chip a loop ends as soon as no box is left, which data decide.
     batch, classes, boxes, kept = suppressed(e)
-    rows, label, graph = batch * classes, e.name(), e.context.graph
+    rows, label, graph = batch * classes, e.label, e.context.graph
     e.note(
         f"NonMaxSuppression takes {kept:,} steps over {boxes:,} boxes, as many as it may keep: an "
         "upper bound, which a smaller max_output_boxes_per_class lowers"

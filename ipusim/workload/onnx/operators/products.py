@@ -29,11 +29,7 @@ PER_ELEMENT_AXIS_OPSET = 13
 
 
 def gemm(e: Emission) -> None:
-    """Gemm: alpha A' B' + beta C, as matrix product, scale and (scaled) addition.
-
-    Scaling by 1 is left out, and so is C where beta is 0. A per-column parameter is added as
-    "bias_add", anything else as "add" or, with beta, "scaled_add".
-    """
+    """Gemm: alpha A' B' + beta C, as matrix product, scale and (scaled) addition."""
     alpha, beta = e.get("alpha", 1.0), e.get("beta", 1.0)
     product, a, b = _product(e)
     scale = Elementwise.in_place("scale", e.elements)
@@ -49,7 +45,7 @@ def gemm(e: Emission) -> None:
         result = e.step(".scale", scale, result)
     shape, c = e.shape(2), e.operand(2, weight=True)
     per_column = prod(shape) == e.out[1] and shape[-1:] == e.out[1:]
-    function = "bias_add" if per_column and e.role(c) == "parameter" else "add"
+    function = "bias_add" if per_column and e.is_parameter(c) else "add"
     function = function if beta == 1.0 else "scaled_add"
     add = Elementwise.in_place(function, e.elements, broadcast=shape != e.out)
     e.emit(add, result, c, suffix=f".{function}")
@@ -75,7 +71,7 @@ def _product(e: Emission) -> tuple[MatMul, str, str]:
         m=rows,
         k=a_shape[-1],
         n=b_shape[-1],
-        weights_operand=e.role(b) == "parameter",
+        weights_operand=e.is_parameter(b),
         transpose_a=flips[0],
         transpose_b=flips[1],
     )
@@ -220,11 +216,8 @@ def product_and_bias(e: Emission, params: Attributes, *inputs: str, at: int) -> 
 
 
 def local_response_norm(e: Emission) -> None:
-    """LRN over neighbouring channels: square, windowed sum, power, division.
-
-    The window slides over the channels, so its `Pool` has one spatial dimension (the channels),
-    one channel, and the product of the other dimensions as batch.
-    """
+    """LRN over neighbouring channels: square, windowed sum, power, division."""
+    # The window slides over the channels: all other dimensions are the batch of its `Pool`.
     shape, size, data = e.shape(), e.node.given["size"], e.operand()
     elements, below = prod(shape), (size - 1) // 2
     window = Pool(

@@ -58,21 +58,18 @@ def _note(e: Emission) -> None:
     default = _DEFAULT_ACTIVATIONS[e.node.op_type]
     named = zip(e.get("activations", default), cycle(default))
     usual = all(name.lower() == own.lower() for name, own in named)
+    lengths = e.context.array(e.node, _LENGTHS)
+    shorter = lengths is None or bool(np.any(lengths != e.shape()[0]))
     reasons = {
         f"activations other than {', '.join(default)} cost what these do": not usual,
         "clipping of gates is left out": bool(e.get("clip", 0)),
         "coupled gates cost what separate ones do": bool(e.get("input_forget", 0)),
         "peephole weights are left out": e.has(_PEEPHOLES),
-        "every sequence runs all its steps": e.has(_LENGTHS) and _shorter(e),
+        "every sequence runs all its steps": e.has(_LENGTHS) and shorter,
     }
     for reason, present in reasons.items():
         if present:
             e.note(f"recurrent layers: {reason}")
-
-
-def _shorter(e: Emission) -> bool:
-    lengths = e.context.array(e.node, _LENGTHS)
-    return lengths is None or bool(np.any(lengths != e.shape()[0]))
 
 
 def _operands(e: Emission, params: Recurrent, directions: int) -> list[str]:
@@ -82,7 +79,7 @@ def _operands(e: Emission, params: Recurrent, directions: int) -> list[str]:
         names.append(e.operand(3, weight=True))
     else:
         shape = (directions, 2 * params.gates * params.hidden)
-        names.append(e.context.graph.parameter(e.name(".zero_bias"), shape, role="constant"))
+        names.append(e.context.graph.parameter(f"{e.label}.zero_bias", shape, role="constant"))
     initial = (place for place in (_INITIAL_OUTPUT, _INITIAL_CELL) if e.has(place))
     return [*names, *(e.operand(place, role="constant") for place in initial)]
 
@@ -98,7 +95,7 @@ def _direction(
     e: Emission, params: Recurrent, operands: list[str], index: int, *, cell: bool
 ) -> list[str]:
     """Add the layer of one direction; return its outputs and, if wanted, its cell state."""
-    label, graph = e.name(f".direction{index}"), e.context.graph
+    label, graph = f"{e.label}.direction{index}", e.context.graph
     dtype = e.dtype(e.node.input[0])
     last = (params.batch, params.hidden)
     shapes = [(params.steps, *last) if params.sequence else last, *([last] if cell else [])]
