@@ -214,7 +214,7 @@ class Emitter:
     def _loop(self, name: str, vertex: str, function: str, x: Placed, **moved: int) -> None:
         """Add a step in which a vertex applies a function to every element, as `emit` has it."""
         cycles = codelets.loop_cycles(self.tile, vertex, function, self.share(x), x.dtype)
-        self.emit(name, f"popops::{vertex}", cycles, **moved)
+        self.emit(name or function, f"popops::{vertex}", cycles, **moved)
 
     def unary_cycles(self, function: str, x: Placed, *, in_place: bool) -> int:
         """Return the cycles of a function of one operand.
@@ -257,7 +257,7 @@ class Emitter:
         """Combine two tensors of one shape; the second may be `exchanged` from other tiles."""
         received = self.tile_bytes(x) if exchanged else 0
         vertex = "BinaryOp1D" + _suffix(in_place)
-        self._loop(name or function, vertex, function, x, received=received)
+        self._loop(name, vertex, function, x, received=received)
 
     def scalar(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Combine a tensor with a single number."""
@@ -276,7 +276,7 @@ class Emitter:
         known = function in vertices[versions.library] and function in vertices[versions.estimator]
         if channels == 1 and known:
             vertex, size = "BroadcastScalar1D" + _suffix(in_place), element_bytes(x.dtype)
-            self._loop(name or function, vertex, function, x, exchange=size)
+            self._loop(name, vertex, function, x, exchange=size)
             return
         if x.layout.rows:
             # A run of neighbours along rows meets one value of a channel.
@@ -289,7 +289,7 @@ class Emitter:
         regions = max(1, min(channels // block, regions))
         self._repeat_block(function, name, x, block, regions, in_place=in_place)
 
-    def by_row(self, function: str, name: str, x: Placed, *, in_place: bool = False) -> None:
+    def by_row(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Combine a matrix with one value per row."""
         rows, columns = prod(x.shape[:-1]), x.shape[-1]
         if x.layout.rows:
@@ -297,7 +297,7 @@ class Emitter:
             regions = ceil_div(self.share(x), block * columns)
             self._repeat_block(function, name, x, block, regions, in_place=in_place)
         else:
-            self._repeat_along(name, x, columns, rows)
+            self._repeat_along(name or function, x, columns, rows)
 
     def _repeat_block(
         self, function: str, name: str, x: Placed, block: int, regions: int, *, in_place: bool
@@ -314,7 +314,7 @@ class Emitter:
             written = share * size
             copied = copy_cycles(written, self.chip, atom_bytes=block * size)
             vertex, moved = "BinaryOp1D" + _suffix(in_place), {"exchange": received, "copy": copied}
-            self._loop(name or function, vertex, function, x, temp=written, **moved)
+            self._loop(name, vertex, function, x, temp=written, **moved)
             return
         work = self.tile, function, block, ceil_div(share, regions * block)
         if regions == 1:

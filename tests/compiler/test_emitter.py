@@ -55,7 +55,7 @@ def test_the_vertex_of_a_repeated_vector_follows_what_sits_together(by_rows):
     # 64 elements a tile: 4 runs of 16 neighbours, along a row or along rows.
     x = matrix(64, 1472, by_rows=by_rows)
     (channel,) = emitted(Emitter.by_channel, "add", x, 1472, in_place=True)
-    (row,) = emitted(Emitter.by_row, "sub", "mean", x)
+    (row,) = emitted(Emitter.by_row, "sub", x, "mean")
     inner, outer = (row, channel) if by_rows else (channel, row)
     assert inner.vertex.startswith("popops::BroadcastVectorInner1D")
     assert outer.vertex == "popops::BroadcastVectorOuter"

@@ -62,7 +62,7 @@ def loss_and_gradient(m: Emitter, op: Loss, x: Placed) -> None:
         rows = Placed(x.shape[:1], "float32")
         m.scalar("equal", rows, "rows with a label")
         m.cast(rows.of("bool"), x.dtype)
-        m.by_row("mul", "mask gradient", x, in_place=True)
+        m.by_row("mul", x, "mask gradient", in_place=True)
     m.reduce("add", x)
     m.reduce("add", Placed((op.rows,), x.dtype))
     if op.kind == "cross_entropy_accuracy":

@@ -80,7 +80,7 @@ def _with_statistic(
     if op.kind == "batch":
         m.by_channel(function, x, op.channels, name, in_place=in_place)
     else:
-        m.by_row(function, name, _by_statistic(op, x), in_place=in_place)
+        m.by_row(function, _by_statistic(op, x), name, in_place=in_place)
 
 
 def _statistics(m: Emitter, op: Norm, x: Placed) -> None:

@@ -24,13 +24,13 @@ def softmax(m: Lowering, op: Softmax, x: Placed, *forward: Placed) -> TensorLayo
 def softmax_forward(m: Emitter, x: Placed) -> None:
     """Exponents of what is left of the row's maximum, divided by their sum."""
     m.reduce("max", x)
-    m.by_row("sub", "softmax, subtract maximum", x)
+    m.by_row("sub", x, "softmax, subtract maximum")
     m.unary("exp", x, "softmax, exp", in_place=True)
     m.reduce("add", x, out="float32")
     sums = Placed(x.shape[:-1], "float32")
     m.unary("inverse", sums, "softmax, 1 / sum", in_place=True)
     m.cast(sums, x.dtype)
-    m.by_row("mul", "softmax, divide by sum", x, in_place=True)
+    m.by_row("mul", x, "softmax, divide by sum", in_place=True)
 
 
 def softmax_gradient(m: Emitter, y: Placed, *, log: bool, elsewhere: bool) -> None:
@@ -47,6 +47,6 @@ def softmax_gradient(m: Emitter, y: Placed, *, log: bool, elsewhere: bool) -> No
     # The product with the row sum is a tensor of its own until the difference is taken.
     held, arrives = m.tile_bytes(y), log and elsewhere
     with m.holding(held):
-        m.by_row("mul", "softmax gradient, times row sum", y)
+        m.by_row("mul", y, "softmax gradient, times row sum")
     with m.holding(0 if arrives else held):
         m.binary("sub", y, "softmax gradient, subtract", in_place=True, exchanged=arrives)
