@@ -217,8 +217,7 @@ def _regroup_channels(m: Lowering, x: Placed, wanted: int) -> None:
     group, size = x.layout.grouping, element_bytes(x.dtype)
     if x.layout.rows and not any(g * size % REGROUP_GRAIN_BYTES for g in (group, wanted)):
         blocks = regrouping(x.elements, group, wanted, x.dtype, m.chip)
-        received = blocks.received
-        m.emit("regroup channels", TRANSPOSE, blocks.cycles, exchange=received, temp=received)
+        m.emit("regroup channels", TRANSPOSE, blocks.cycles, received=blocks.received)
     elif x.layout.rows or group != wanted:
         tile_bytes = ceil_div(x.elements * size, m.chip.tiles)
         atom = size if x.layout.rows else min(group, wanted) * size
