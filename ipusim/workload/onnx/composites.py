@@ -116,15 +116,24 @@ def _cumulative(p: Parts) -> str:
 
 
 def _determinant(p: Parts) -> str:
-    """Elimination without pivots: in each of n - 1 steps a scaled row is taken from all others."""
-    p.note("determinants are eliminations without a choice of pivots")
+    """The product of the diagonal that n - 1 steps of elimination leave."""
+    diagonal = p.over("ReduceMax", _eliminated(p, p.shape()[-1] - 1), -1, keepdims=0)
+    return p.over("ReduceProd", diagonal, -1, keepdims=0)
+
+
+def _inverse(p: Parts) -> str:
+    """As many steps of elimination as there are rows, each also upwards (Gauss and Jordan)."""
+    return _eliminated(p, p.shape()[-1])
+
+
+def _eliminated(p: Parts, steps: int) -> str:
+    """Take a scaled row from all others in each step, without pivots."""
+    p.note("determinants and inverses are eliminations without a choice of pivots")
     x = p.input(0)
-    size = p.shape()[-1]
-    for _ in range(min(size, LARGEST_UNROLL) - 1):
+    for _ in range(min(steps, LARGEST_UNROLL)):
         row = p.slice(x, -2, 0, 1)
         x = p("Sub", x, p("Mul", row, p("Div", p.slice(x, -1, 0, 1), 2.0)))
-    diagonal = p.over("ReduceMax", x, -1, keepdims=0)
-    return p.over("ReduceProd", diagonal, -1, keepdims=0)
+    return x
 
 
 def _einsum(p: Parts) -> str:
@@ -589,7 +598,7 @@ COMPOSITES = by_domain(
             **{f"QLinear{name}": same_as(name, 0, quantised=True) for name in _QUANTISED},
             **{name: same_as(name) for name in ("Trilu", "Pad", "Range", "GridSample", "Unique")},
             "ExpandDims": same_as("Unsqueeze"),
-            "Inverse": same_as("Identity"),
+            "Inverse": _inverse,
             "Tokenizer": _words,
         },
         NCHWC: {

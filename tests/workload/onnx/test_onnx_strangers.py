@@ -298,6 +298,13 @@ def test_functions_are_chains_of_those_that_poplar_has(name):
     assert [op.function for op in graph.ops] == CHAINS[name]
 
 
+@pytest.mark.parametrize(("kind", "domain", "steps"), [("Det", "", 3), ("Inverse", MS, 4)])
+def test_determinants_and_inverses_are_eliminations(kind, domain, steps):
+    model = from_onnx(make_model([_node(kind, ["x"], domain=domain)], {"x": ["n", 4, 4]}, ["y"]))
+    assert [op.function for op in model.graph(2).ops].count("sub") == steps
+    assert "determinants and inverses are eliminations" in model.note
+
+
 def test_a_fused_convolution_with_channels_last_has_its_activation():
     node = _node("NhwcFusedConv", ["x", "w", "b"], kernel_shape=[1, 1], activation="Relu")
     graph = from_onnx(
