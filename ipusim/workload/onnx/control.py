@@ -12,12 +12,15 @@ copied here too; left out are copies before the first round and after the last, 
 rounds. A state that starts from constants is computed from the first round on.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import onnx
 
-from ipusim.workload.onnx.nodes import LARGEST_BODY, Node
+from ipusim.workload.onnx.nodes import DEEPEST, LARGEST_BODY, Node
 from ipusim.workload.onnx.reader import INTEGERS, Value, stored
 from ipusim.workload.onnx.recipes import Parts, Recipe
 from ipusim.workload.onnx.shapes import FLOAT, by_names
@@ -26,6 +29,9 @@ from ipusim.workload.operators.base import round_prefix
 _SCAN_WITHOUT_BATCH_OPSET = 9
 """Before it, a Scan has a batch of sequences, whose lengths are its first input."""
 
+
+_PRODUCTS = ("Conv", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN", "Attention")
+"""Parts of the names of operators that multiply matrices."""
 
 _MAY_END = "loops that data may end earlier run as often as they may"
 
@@ -59,12 +65,33 @@ def _branch(p: Parts) -> None:
     if condition.array is not None:
         name = "then_branch" if bool(np.all(condition.array)) else "else_branch"
     else:
-        name = max(("then_branch", "else_branch"), key=lambda key: len(p.get(key).node))
+        name = max(("then_branch", "else_branch"), key=partial(_length, p))
         p.note("branches that depend on data: the longer one is taken")
         p.context.decisions.add(p.node.input[0])
     results = _body(p, name, f"{p.label}/")
     for output, source in zip(p.node.output, results, strict=False):
         _bind(p, output, source)
+
+
+def _length(p: Parts, branch: str) -> tuple[int, int]:
+    """Return how many products a branch has, and how many nodes, up to the most that are followed.
+
+    Products count first: they take longer than anything that the nodes around them do.
+    """
+    kinds = list(islice(_kinds(p, p.get(branch).node), LARGEST_BODY))
+    products = sum(any(part in kind for part in _PRODUCTS) for kind in kinds)
+    return products, len(kinds)
+
+
+def _kinds(p: Parts, nodes: Iterable[onnx.NodeProto], depth: int = 0) -> Iterator[str]:
+    """Give the operators of nodes, those of functions and bodies within them too."""
+    for node in nodes:
+        yield node.op_type
+        function = p.context.contents.functions.get((node.domain, node.op_type))
+        bodies = [item.g.node for item in node.attribute if item.type == item.GRAPH]
+        for body in [*bodies, *([function.node] if function else [])]:
+            if depth < DEEPEST:
+                yield from _kinds(p, body, depth + 1)
 
 
 def _loop(p: Parts) -> None:

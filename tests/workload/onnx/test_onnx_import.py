@@ -1,5 +1,6 @@
 """Whole files: the light models of the onnx package, operators, batches, bad input."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -368,6 +369,37 @@ def test_of_branches_that_data_choose_the_longer_is_taken():
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
     assert [op.function for op in from_onnx(model).graph(6).ops] == kinds
     assert "the longer one is taken" in str(check_onnx(model).lines)
+
+
+@pytest.mark.parametrize("inside", ["branch", "body", "function"])
+def test_a_branch_with_a_product_is_longer_than_one_with_more_nodes(inside):
+    result = [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)]
+    product = _node("MatMul", ["x", "w"], ["r"])
+    with_product = helper.make_graph([product], "with", [], result)
+    if inside == "body":
+        within = _node(
+            "If", ["positive"], ["r"], then_branch=with_product, else_branch=with_product
+        )
+        with_product = helper.make_graph([within], "with", [], result)
+    elif inside == "function":
+        call = helper.make_node("Product", ["x", "w"], ["r"], domain="own")
+        with_product = helper.make_graph([call], "with", [], result)
+    names = ["x", "a", "b", "r"]
+    relus = [_node("Relu", [one], [other]) for one, other in itertools.pairwise(names)]
+    without = helper.make_graph(relus, "without", [], result)
+    nodes = [
+        _node("ReduceMax", ["x"], ["most"], keepdims=0),
+        _node("Cast", ["most"], ["positive"], to=TensorProto.BOOL),
+        _node("If", ["positive"], ["y"], then_branch=without, else_branch=with_product),
+    ]
+    model = make_model(nodes, {"x": ["n", 4]}, ["y"], {"w": [4, 4]})
+    own = helper.make_opsetid("own", 1)
+    model.opset_import.append(own)
+    body = [_node("MatMul", ["a", "b"], ["c"])]
+    model.functions.append(
+        helper.make_function("own", "Product", ["a", "b"], ["c"], body, model.opset_import)
+    )
+    assert from_onnx(model).graph().macs == 4 * 4
 
 
 @pytest.mark.parametrize("rows", [4, 400])
