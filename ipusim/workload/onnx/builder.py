@@ -188,13 +188,13 @@ def walk(build: OnnxBuild, batch: int, rebatch: Rebatch | None) -> tuple[Graph, 
     outputs = tuple(dict.fromkeys(chain.from_iterable(tensors)))
     # A sequence leaves the graph tensor by tensor.
     context.contents = replace(contents, outputs=outputs)
-    for name in outputs:
-        if name not in context.values:
-            if context.unknown:
-                raise unsupported(context, "since it has no shape of what they make")
-            raise WorkloadError(
-                f"Graph output {name!r} of {contents.source} is computed by no node."
-            )
+    lost = [name for name in outputs if name not in context.values]
+    if lost and context.unknown:
+        raise unsupported(context, "since it has no shape of what they make")
+    if lost:
+        raise WorkloadError(
+            f"Graph output {lost[0]!r} of {contents.source} is computed by no node."
+        )
     fuse(context)
     _note_folded(context)
     for item, shape in zip(plan.inputs, shapes, strict=True):

@@ -12,7 +12,7 @@ from onnx import helper
 
 from ipusim.workload.onnx.reader import is_kept
 from ipusim.workload.onnx.recipes import BATCH_FIRST, VENDOR, Parts, Recipe, by_domain
-from ipusim.workload.onnx.shapes import FLOAT, axis_of, dft_axis, frame_length
+from ipusim.workload.onnx.shapes import FLOAT, axis_of, dft_axis, frame_length, require
 
 NCHWC = "com.microsoft.nchwc"
 """Domain of onnxruntime's convolutions in blocks of channels."""
@@ -29,6 +29,8 @@ LONGEST_TEXT = 32
 _AS_FLOAT = "quantised operators are computed as float, with the integers' bytes on the host only"
 _ON_HOST = "texts are split and looked up on the host"
 
+_BYTES = (2, 3)
+"""Element types of packed numbers."""
 _QUANTISED = ["Sigmoid", "LeakyRelu", "Softmax", "ReduceMean", "AveragePool", "GlobalAveragePool"]
 """Operators that onnxruntime has for integers under QLinear and their name."""
 _IN_BLOCKS = ["MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Upsample"]
@@ -142,8 +144,7 @@ def _einsum(p: Parts) -> str:
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     shapes = [p.shape(name) for name in p.node.input]
-    letters = set(equation) - set(",.->")
-    spare = [c for c in map(chr, range(0x391, 0x3A9)) if c not in letters]
+    spare = [c for c in map(chr, range(0x391, 0x3A9)) if c not in equation]
     pairs = zip(terms, shapes, strict=True)
     extra = [len(shape) - len(term.replace("...", "")) for term, shape in pairs]
     longest = max(extra, default=0)
@@ -162,14 +163,12 @@ def _einsum(p: Parts) -> str:
         later = set(result).union(*(t for _, t in operands[place + 1 :]))
         current, labels = _pair(p, current, labels, other, term, later)
     current, labels = _summed(p, current, labels, set(result))
-    order = [labels.index(c) for c in result]
-    return p.transpose(current, *order)
+    return p.transpose(current, *map(labels.index, result))
 
 
 def _diagonal(p: Parts, x: str, term: str) -> tuple[str, str]:
     """Return an operand of Einsum without repeated letters."""
-    if len(term) != len(p.shape(x)):
-        raise ValueError(f"term {term!r} for shape {p.shape(x)}")
+    require(len(term) == len(p.shape(x)), f"term {term!r} for shape {p.shape(x)}")
     for letter in dict.fromkeys(term):
         while term.count(letter) > 1:
             axis = term.rindex(letter)
@@ -180,9 +179,7 @@ def _diagonal(p: Parts, x: str, term: str) -> tuple[str, str]:
 
 def _summed(p: Parts, x: str, labels: str, kept: set[str]) -> tuple[str, str]:
     gone = [axis for axis, c in enumerate(labels) if c not in kept]
-    if not gone:
-        return x, labels
-    x = p.over("ReduceSum", x, *gone, keepdims=0)
+    x = p.over("ReduceSum", x, *gone, keepdims=0) if gone else x
     return x, "".join(c for c in labels if c in kept)
 
 
@@ -191,9 +188,8 @@ def _pair(p: Parts, a: str, left: str, b: str, right: str, later: set[str]) -> t
     a, left = _summed(p, a, left, later | set(right))
     b, right = _summed(p, b, right, later | set(left))
     sizes = dict(zip(left, p.shape(a), strict=True)) | dict(zip(right, p.shape(b), strict=True))
-    shared = [c for c in left if c in right]
-    batch = [c for c in shared if c in later]
-    inner = [c for c in shared if c not in later]
+    batch = [c for c in left if c in right and c in later]
+    inner = [c for c in left if c in right and c not in later]
     rows = [c for c in left if c not in right]
     columns = [c for c in right if c not in left]
     wide = [*batch, *rows, *columns]
@@ -274,9 +270,8 @@ def _group_norm(p: Parts) -> str:
     """GroupNorm (x, scale, shift), or SkipGroupNorm, which adds a skip and a bias before it."""
     x = p.input(0)
     if p.has(3):
-        wide, sizes = p.input(3), p.shape(3)
-        is_vector = len(sizes) == 2
-        wide = p.reshape(wide, *sizes, 1, 1) if is_vector else _channels_second(p, wide)
+        skip, sizes = p.input(3), p.shape(3)
+        wide = p.reshape(skip, *sizes, 1, 1) if len(sizes) == 2 else _channels_second(p, skip)
         x = p.sum(x, wide)
         if p.has(4):
             x = p("Add", x, p.reshape(p.input(4), -1, 1, 1))
@@ -377,9 +372,6 @@ def _packed_lookup(p: Parts) -> str:
     per_byte = 8 // int(p.get("bits", 4)) if p.kind() in _BYTES else 1
     table = p.stored(*rows, width * per_byte)
     return p("Gather", table, p.input(1), axis=int(p.get("gather_axis", 0)))
-
-
-_BYTES = (2, 3)
 
 
 # -- integers -----------------------------------------------------------------------------

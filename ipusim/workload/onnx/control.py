@@ -51,12 +51,13 @@ def _body(p: Parts, attribute: str, prefix: str, *given: str) -> list[str]:
     return [scope.names.get(item.name, item.name) for item in graph.output]
 
 
-def _bind(p: Parts, output: str, source: str) -> None:
-    """Let an output of a branch or loop be a value known by another name."""
-    if output and source in p.walk.sequences:
-        p.walk.sequences[output] = p.walk.sequences[source]
-    elif output:
-        p.walk.visit(Node(op_type="Identity", input=[source], output=[output], name=output))
+def _bind(p: Parts, *sources: str) -> None:
+    """Let the first outputs of a node be values known by other names."""
+    for output, source in zip(p.node.output, sources, strict=False):
+        if output and source in p.walk.sequences:
+            p.walk.sequences[output] = p.walk.sequences[source]
+        elif output:
+            p.walk.visit(Node(op_type="Identity", input=[source], output=[output], name=output))
 
 
 def _branch(p: Parts) -> None:
@@ -68,9 +69,7 @@ def _branch(p: Parts) -> None:
         name = max(("then_branch", "else_branch"), key=partial(_length, p))
         p.note("branches that depend on data: the longer one is taken")
         p.context.decisions.add(p.node.input[0])
-    results = _body(p, name, f"{p.label}/")
-    for output, source in zip(p.node.output, results, strict=False):
-        _bind(p, output, source)
+    _bind(p, *_body(p, name, f"{p.label}/"))
 
 
 def _length(p: Parts, branch: str) -> tuple[int, int]:
@@ -217,8 +216,7 @@ def _scan(p: Parts) -> None:
 
 def _finish(p: Parts, carried: list[str], rounds: list[list[str]]) -> None:
     """Bind what a loop carries on, and join what its rounds give one by one."""
-    for output, source in zip(p.node.output, carried, strict=False):
-        _bind(p, output, source)
+    _bind(p, *carried)
     axes = p.get("scan_output_axes")
     for place, output in enumerate(p.node.output[len(carried) :]):
         if output:
@@ -306,11 +304,11 @@ CONTROL: dict[str, Recipe] = by_names(
         "SplitToSequence": _split,
         "SequenceInsert": _insert,
         "SequenceErase": _erase,
-        "SequenceAt": lambda p: _bind(p, p.out(), _items(p)[_place(p, 1) or 0]),
+        "SequenceAt": lambda p: _bind(p, _items(p)[_place(p, 1) or 0]),
         "SequenceLength": lambda p: p.context.constant(p.out(), np.array(len(_items(p)))),
         "SequenceMap": _map,
         "ConcatFromSequence": _whole,
-        "Identity Optional OptionalGetElement": lambda p: _bind(p, p.out(), p.node.input[0]),
+        "Identity Optional OptionalGetElement": lambda p: _bind(p, p.node.input[0]),
         "OptionalHasElement": lambda p: p.context.constant(p.out(), np.array(p.has(0))),
     }
 )

@@ -465,10 +465,9 @@ def flags(pieces: Pieces, node: Node) -> None:
     """A product reads the transpose of an operand as it lies: poplin takes any view of it."""
     for place, flag in ((0, "transA"), (1, "transB")):
         turned = pieces.maker(node.input[place], "Transpose")
-        if turned is None or pieces.only(node.input[place], "MatMul") is not node:
-            continue
-        order = list(turned.given.get("perm", ()))
-        if len(order) < 2 or order[-2] != len(order) - 1:
+        order = list(turned.given.get("perm", ())) if turned is not None else []
+        swaps = len(order) > 1 and order[-2] == len(order) - 1
+        if not swaps or pieces.only(node.input[place], "MatMul") is not node:
             continue
         order[-2:] = order[:-3:-1]
         source, name = turned.input[0], f"{turned.output[0]}.as_it_lies"

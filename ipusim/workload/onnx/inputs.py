@@ -56,11 +56,10 @@ class OfBatch:
     """A size that is a sum or product of the batch and numbers, such as twice the batch."""
 
     text: str
-    name: str
 
     def at(self, batch: int) -> int:
         """Return the size at a batch."""
-        return _computed(self.text, {self.name: batch})
+        return _computed(self.text, dict.fromkeys(_terms(self.text), batch))
 
 
 Size = int | str | OfBatch | None
@@ -250,7 +249,7 @@ def _size(size: Size, symbols: Mapping[str, int], batch: Collection[str] = ()) -
     if size in symbols or not isinstance(size, str):
         return symbols.get(size, size)
     if _is_sum_of(size, batch):
-        return OfBatch(size, _terms(size)[0])
+        return OfBatch(size)
     found = _computed(size, symbols)
     return size if found is None else found
 

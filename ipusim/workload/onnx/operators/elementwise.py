@@ -95,10 +95,8 @@ def n_ary(e: Emission) -> None:
 def view_of(e: Emission) -> None:
     """Reshapes, slices, splits and broadcasts; a slice by the round of a loop moves data."""
     counted = e.node.op_type == "Slice" and not all(map(e.is_fixed, range(1, len(e.node.input))))
-    if counted:
-        e.layout("dynamic_slice", e.operand(), moves=True)
-    else:
-        e.layout(snake(e.node.op_type), e.operand(), moves=False)
+    function = "dynamic_slice" if counted else snake(e.node.op_type)
+    e.layout(function, e.operand(), moves=counted)
 
 
 def move(e: Emission) -> None:

@@ -41,7 +41,7 @@ def gather_elements(e: Emission) -> None:
     shape, axis = e.shape(), e.axis(0)
     indices, width = _places(e, e.out)
     rows = shape[axis] if width > 1 else prod(shape[axis:])
-    _lookup(e, _rows("lookup", rows, width, indices))
+    _lookup(e, rows, width, indices)
 
 
 def _places(e: Emission, chosen: Shape) -> tuple[int, int]:
@@ -50,42 +50,34 @@ def _places(e: Emission, chosen: Shape) -> tuple[int, int]:
     return indices, prod(chosen) // max(1, indices)
 
 
-def _lookup(e: Emission, params: Gather) -> None:
+def _lookup(e: Emission, *sizes: int) -> None:
     if e.is_fixed(1):
         e.emit(_moved("slice", e.elements), e.operand())
     else:
-        e.emit(params, *e.operands(0, 1))
+        e.emit(_rows("lookup", *sizes), *e.operands(0, 1))
 
 
-def gather_nd(e: Emission) -> None:
-    """GatherND: rows by several indices."""
+def _by_several(e: Emission) -> tuple[int, int, int, int]:
+    """Return rows that several indices choose each, their width, the choices, and the groups."""
     data, indices, outer = e.shape(), e.shape(1), e.get("batch_dims", 0)
     end = outer + indices[-1]
-    sizes = (prod(data[outer:end]), prod(data[end:]), prod(indices[outer:-1]), prod(data[:outer]))
-    _lookup(e, _rows("lookup", *sizes))
-
-
-def scatter_nd(e: Emission) -> None:
-    """ScatterND: rows written, or added, by several indices."""
-    data, indices = e.shape(), e.shape(1)
-    depth = indices[-1]
-    _write(e, (prod(data[:depth]), prod(data[depth:]), prod(indices[:-1])), updates=2, indices=1)
+    return prod(data[outer:end]), prod(data[end:]), prod(indices[outer:-1]), prod(data[:outer])
 
 
 def scatter_elements(e: Emission) -> None:
     """ScatterElements: single elements written by index, or rows."""
     indices, width = _places(e, e.shape(2))
-    _write(e, (prod(e.shape()) // width, width, indices), updates=2, indices=1)
+    _write(e, prod(e.shape()) // width, width, indices, updates=2, indices=1)
 
 
 def tensor_scatter(e: Emission) -> None:
     """TensorScatter: a cache whose rows are written in place."""
     shape, update = e.shape(), e.shape(1)
     end = e.axis(-2) + 1
-    _write(e, (prod(shape[:end]), prod(shape[end:]), prod(update[:end])), updates=1, indices=2)
+    _write(e, prod(shape[:end]), prod(shape[end:]), prod(update[:end]), updates=1, indices=2)
 
 
-def _write(e: Emission, sizes: tuple[int, int, int], *, updates: int, indices: int) -> None:
+def _write(e: Emission, *sizes: int, updates: int, indices: int) -> None:
     if e.is_fixed(indices) and e.get("reduction", "none") == "none":
         # A slice that is assigned to: both lie side by side, in an order that is known.
         e.emit(_moved("concat", e.elements), *e.operands(0, updates))
@@ -255,8 +247,8 @@ def affine_grid(e: Emission) -> None:
 INDEXED_HANDLERS: dict[str, Handler] = by_names(
     {
         "GatherElements": gather_elements,
-        "GatherND": gather_nd,
-        "ScatterND": scatter_nd,
+        "GatherND": lambda e: _lookup(e, *_by_several(e)),
+        "ScatterND": lambda e: _write(e, *_by_several(e), updates=2, indices=1),
         "ScatterElements Scatter": scatter_elements,
         "TensorScatter": tensor_scatter,
         "TopK Unique": sorted_parts,
