@@ -55,14 +55,13 @@ CHIP_OPTIONS: dict[str, Option] = {
 class Question:
     """What a sweep asks; a point is the number of a combination, the last axis moving fastest.
 
-    `axes` are values by (kind, name); the kind is "run", "chip", "dims" or "shapes". Of a run and
-    of its chip `fixed` and `chip` have what is not swept, `given` what an ONNX file leaves open.
+    `axes` are values by (kind, name); the kind is "run", "chip", "dims" or "shapes". What is not
+    swept is `fixed`, by kind; `given` is all that an ONNX file leaves open.
     """
 
     model: str | Model
     axes: Mapping[tuple[str, str], list[Any]]
-    fixed: Mapping[str, Any]
-    chip: Mapping[str, int]
+    fixed: Mapping[str, Mapping[str, Any]]
     given: Mapping[str, Any]
     keep_going: bool = False
 
@@ -76,7 +75,7 @@ class Question:
 
     def text(self) -> str:
         """Return what tells it from others; a model that is no name counts by its name."""
-        told = (self.named, self.axes, self.fixed, self.chip, self.given, self.keep_going)
+        told = (self.named, self.axes, self.fixed, self.given, self.keep_going)
         return repr((*told, LEAST_POINTS, MOST_POINTS))
 
     def tasks(self) -> list[tuple[int, ...]]:
@@ -97,16 +96,14 @@ class Question:
 
     def row(self, point: int) -> dict[str, Any]:
         """Predict one point."""
-        chosen: dict[str, dict[str, Any]] = {kind: {} for kind in ("run", "chip", "dims", "shapes")}
+        chosen = {kind: dict(values) for kind, values in self.fixed.items()}
         for (kind, name), values in reversed(self.axes.items()):
             point, place = divmod(point, len(values))
             chosen[kind][name] = values[place]
-        run = {**self.fixed, **chosen["run"]}
-        machine = _system(run.get("system"), tuple({**self.chip, **chosen["chip"]}.items()))
-        given = _Given(self.given)
-        for kind in ("dims", "shapes"):
-            if chosen[kind]:
-                given[kind] = {**given.get(kind, {}), **chosen[kind]}
+        run = chosen["run"]
+        machine = _system(run.get("system"), tuple(chosen["chip"].items()))
+        opened = {kind: chosen[kind] for kind in ("dims", "shapes") if chosen[kind]}
+        given = _Given(self.given, **opened)
         head = {"model": self.named, "system": machine.name}
         head |= {name: chosen[kind][name] for kind, name in self.axes if name != "system"}
         refused = {"refused": ""} if self.keep_going else {}
@@ -192,14 +189,8 @@ def _asked(
             raise ConfigError(
                 f"The option {name} has no value to sweep: give one, or leave it out."
             )
-    return Question(
-        model=model,
-        axes=axes,
-        fixed=fixed["run"],
-        chip={name: CHIP_OPTIONS[name].check(value) for name, value in fixed["chip"].items()},
-        given=given,
-        keep_going=keep_going,
-    )
+    fixed["chip"] = {name: CHIP_OPTIONS[name].check(value) for name, value in fixed["chip"].items()}
+    return Question(model=model, axes=axes, fixed=fixed, given=given, keep_going=keep_going)
 
 
 @names_options
