@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from ipusim.compiler.program import LoweredOp, Program
@@ -23,6 +23,9 @@ from ipusim.workload.training import Graphs, training_graphs
 REMEMBERED = 128
 """Graphs, programs and cuts that a process remembers: the published runs of a mode have fewer."""
 _ANY_CLOCK = 1
+
+_program = lru_cache(maxsize=REMEMBERED)(lower_kept)
+"""Lowers a graph; an update is the same graph at every micro-batch, and is lowered once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,30 +181,15 @@ def _compiled(job: CompileJob) -> Compiled:
 def _lowered(job: CompileJob) -> Compiled:
     """Lower the graphs of a job: the most expensive part of a simulation."""
     made = graphs(job.graphs)
-    target = job.chip, job.stack, job.partials, job.available_memory_proportion
-    update = None
-    program = _program(made.micro_batch, job.host_dtype, *target)
+    target = ("chip", "stack", "partials", "available_memory_proportion")
+    lower = partial(_program, **{name: getattr(job, name) for name in target})
+    program, update = lower(made.micro_batch, host_dtype=job.host_dtype), None
     if made.update is not None:
-        update = Compiled(job=job, graph=made.update, program=_program(made.update, None, *target))
+        update = Compiled(job=job, graph=made.update, program=lower(made.update, host_dtype=None))
     return Compiled(
         job=job,
         graph=made.micro_batch,
         program=program,
         update=update,
         gradient_bytes=made.gradient_bytes,
-    )
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _program(
-    graph: Graph, host_dtype: str | None, chip: Chip, stack: Stack, partials: str, proportion: float
-) -> Program:
-    """Lower a graph; an update is the same graph at every micro-batch, and is lowered once."""
-    return lower_kept(
-        graph,
-        chip,
-        stack,
-        partials=partials,
-        host_dtype=host_dtype,
-        available_memory_proportion=proportion,
     )

@@ -90,7 +90,7 @@ def test_a_program_is_lowered_once_for_all_clocks(monkeypatch):
     lowered = []
     monkeypatch.setattr(
         compilation,
-        "lower_kept",
+        "_program",
         lambda *given, **options: lowered.append(given) or real(*given, **options),
     )
     frame = ipusim.sweep("braggnn", chip={"clock_hz": range(10**9, 2 * 10**9, 10**8)}, replicas=[1])
