@@ -145,16 +145,9 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, rounding: Round
     lines = field
     if kernel == (1, 1) and window.stride == (1, 1):
         spread, lines = spread.reshape(*x.shape[:2], 1, positions), (1, positions)
-    over_ranges(
-        x.shape[0],
-        max(1, _COLUMNS // positions),
-        _convolve_range,
-        spread,
-        _in_order(weights, order),
-        _Walk(order, (*window.stride, *window.dilation), lines, window.groups),
-        rounding,
-        out,
-    )
+    table, chunk = _in_order(weights, order), max(1, _COLUMNS // positions)
+    walk = _Walk(order, (*window.stride, *window.dilation), lines, window.groups)
+    over_ranges(x.shape[0], chunk, _convolve_range, spread, table, walk, rounding, out)
     return out.reshape(x.shape[0], weights.shape[0], *field)
 
 
@@ -224,16 +217,11 @@ def weight_gradient(
     channel, row, column = np.indices((in_group, *kernel))
     taps = (channel * spread.shape[2] + row * window.dilation[0]) * width
     taps += column * window.dilation[1]
-    over_ranges(
-        batch,
-        PASS_DEPTH,
-        _weight_range,
-        spread.reshape(batch, window.groups, -1),
-        writable(gradient.reshape(batch, out_channels, -1)),
-        (taps.reshape(-1).astype(np.uint32), (down[:, None] * width + across).reshape(-1)),
-        rounding,
-        partial,
-    )
+    corners = (down[:, None] * width + across).reshape(-1)
+    reads = taps.reshape(-1).astype(np.uint32), corners
+    arriving = writable(gradient.reshape(batch, out_channels, -1))
+    whole = spread.reshape(batch, window.groups, -1)
+    over_ranges(batch, PASS_DEPTH, _weight_range, whole, arriving, reads, rounding, partial)
     # Blocks of 16 samples and `SLICE_PASSES` positions are summed in the partials type and then
     # reduced in single precision, in the order of the batch.
     total = partial[0]

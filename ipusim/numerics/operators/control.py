@@ -52,14 +52,10 @@ def scan(node: Node, inputs: Arrays, body: Body) -> list[np.ndarray]:
     def listed(name: str, length: int) -> list[int]:
         return list(node.attributes.get(name) or [0] * length)
 
+    ends = listed("scan_input_axes", count), listed("scan_input_directions", count)
     scanned = [
         np.flip(np.moveaxis(array, axis, 0), 0) if backwards else np.moveaxis(array, axis, 0)
-        for array, axis, backwards in zip(
-            inputs[-count:],
-            listed("scan_input_axes", count),
-            listed("scan_input_directions", count),
-            strict=True,
-        )
+        for array, axis, backwards in zip(inputs[-count:], *ends, strict=True)
     ]
     rounds = []
     for slices in zip(*scanned, strict=True):

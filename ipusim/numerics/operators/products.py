@@ -113,14 +113,11 @@ def _conv_backward(applied: registry.Applied) -> list[np.ndarray | None]:
         dx = _sums(gradient, mirrored(weights, conv.groups), conv_data_gradient(conv), arithmetic)
         results[0] = dx.reshape(inputs[0].shape)
     if applied.wanted[1]:
-        dw = weight_gradient(
-            _seen_planes(x, weights.shape[2], conv),
-            gradient.swapaxes(1, 2).reshape(-1, gradient.shape[1], *gradient.shape[3:]),
-            weights.shape[-2:],
-            _window(conv),
-            arithmetic.partials(),
-        )
         outer, inner, *kernel = weights.shape
+        seen = _seen_planes(x, kernel[0], conv)
+        planes = gradient.swapaxes(1, 2).reshape(-1, outer, *gradient.shape[3:])
+        plane = (kernel[1], kernel[2])
+        dw = weight_gradient(seen, planes, plane, _window(conv), arithmetic.partials())
         dw = dw.reshape(outer, kernel[0], inner, *kernel[1:]).swapaxes(1, 2)
         if conv.input_dilation:
             dw = mirrored(dw, conv.groups)

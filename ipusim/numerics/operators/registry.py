@@ -55,12 +55,8 @@ def reduce_to_shape(
     """Sum a gradient over the axes along which an operand was repeated, and store it."""
     if gradient.shape == tuple(shape):
         return gradient
-    lead = gradient.ndim - len(shape)
-    axes = tuple(range(lead)) + tuple(
-        lead + axis
-        for axis, size in enumerate(shape)
-        if size == 1 and gradient.shape[lead + axis] != 1
-    )
+    whole = (1,) * (gradient.ndim - len(shape)) + tuple(shape)
+    axes = tuple(axis for axis, size in enumerate(whole) if size != gradient.shape[axis])
     # Added up in double and rounded once more when stored, as popops reduces halves in floats
     # (``lib/popops/reduction``).
     summed = gradient.sum(axis=axes, dtype=np.float64, keepdims=True)

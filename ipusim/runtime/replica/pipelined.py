@@ -108,13 +108,8 @@ def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
     resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
     cut, update_s, measured = _cut(compiled, placed, resident)
     forward, backward = cut.works
-    handover_s = stage_transfer_s(
-        config.system,
-        config.stage_ipus,
-        *cut.boundary_bytes,
-        in_turn=rules.copies_in_turn,
-        pairs_overlap=rules.pairs_overlap,
-    )
+    how = {"in_turn": rules.copies_in_turn, "pairs_overlap": rules.pairs_overlap}
+    handover_s = stage_transfer_s(config.system, config.stage_ipus, *cut.boundary_bytes, **how)
     pipeline = Pipeline(
         forward=tuple(forward),
         backward=tuple(backward),

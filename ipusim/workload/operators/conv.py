@@ -160,18 +160,11 @@ def conv_weight_gradient(conv: Conv) -> Conv:
     """
     base.check_forward(conv, conv.pass_kind)
     spread = _spread(conv)
+    sizes = (_reach(conv), conv.out_field, conv.stride, conv.field, spread, conv.padding_lower)
     # What the forward windows leave unread at the upper end is not read here either.
     upper = tuple(
         reach + (out - 1) * stride - (field - 1) * step - low
-        for reach, out, stride, field, step, low in zip(
-            _reach(conv),
-            conv.out_field,
-            conv.stride,
-            conv.field,
-            spread,
-            conv.padding_lower,
-            strict=True,
-        )
+        for reach, out, stride, field, step, low in zip(*sizes, strict=True)
     )
     return replace(
         conv,

@@ -55,12 +55,8 @@ def _measured(plan: PhasePlan, number: int, made: Mapping[str, int], code: Code)
     each = {held.name for held in plan.held if held.of_each}
     waits = [sum(sizes[name] for name in each.intersection(ends)) for ends in (part.inputs, kept)]
     waiting = (plan.micro_batches - 1) * max(waits)
-    measured = memory.measure(
-        part,
-        program,
-        plan.cut.chip,
-        resident_bytes=_resident_bytes(plan, number, part) + waiting,
-    )
+    resident = _resident_bytes(plan, number, part) + waiting
+    measured = memory.measure(part, program, plan.cut.chip, resident_bytes=resident)
     return _with_preload(replace(measured, code=code), plan, number, kept_bytes)
 
 

@@ -129,14 +129,10 @@ def _messages(
     new_edges = _drop_rows(g, "edge.dropout", new_edges)
     at_end = g.concat("at_end", new_edges, sent, axis=2)
     at_start = g.concat("at_start", new_edges, received, axis=2)
-    x = g.concat(
-        "node.concat",
-        total(g, "in", at_end, ends.targets),
-        total(g, "out", at_start, ends.sources),
-        nodes,
-        take(g, "node.whole", whole, of_node),
-        axis=2,
-    )
+    arriving = total(g, "in", at_end, ends.targets)
+    leaving = total(g, "out", at_start, ends.sources)
+    around = take(g, "node.whole", whole, of_node)
+    x = g.concat("node.concat", arriving, leaving, nodes, around, axis=2)
     new_nodes = _perceptron(g.at("node"), x, 4 * NODE, NODE)
     if not last:
         all_nodes = total(g, "whole.nodes", new_nodes, of_node)
