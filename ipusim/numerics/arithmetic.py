@@ -5,15 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipusim.errors import ConfigError, check_name
+from ipusim.numerics.kernels import rounding
 from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES
-from ipusim.numerics.kernels.rounding import (
-    NEAREST,
-    NONE,
-    STOCHASTIC,
-    Rounding,
-    round_in_place,
-    stream_key,
-)
 
 PARTIALS = ("half", "float")
 """Storage of partial sums, named as in `ipusim.simulate`."""
@@ -76,8 +69,8 @@ class ArithmeticOptions:
         """Return a short label, for example "16.16, half partials, stochastic rounding"."""
         if not self.half:
             return self.precision
-        rounding = "stochastic rounding" if self.stochastic_rounding else "nearest rounding"
-        return f"{self.precision}, {'half' if self.half_partials else 'float'} partials, {rounding}"
+        how = "stochastic rounding" if self.stochastic_rounding else "nearest rounding"
+        return f"{self.precision}, {'half' if self.half_partials else 'float'} partials, {how}"
 
 
 class Arithmetic:
@@ -91,21 +84,23 @@ class Arithmetic:
         self.options = options
         self.step = step
         self._calls = 0
-        half_mode = STOCHASTIC if options.stochastic_rounding else NEAREST
-        self._storage_mode = half_mode if options.half else NONE
-        self._partials_mode = half_mode if options.half_partials else NONE
+        half_mode = rounding.STOCHASTIC if options.stochastic_rounding else rounding.NEAREST
+        self._storage_mode = half_mode if options.half else rounding.NONE
+        self._partials_mode = half_mode if options.half_partials else rounding.NONE
 
-    def storage(self) -> Rounding:
+    def storage(self) -> rounding.Rounding:
         """Return how the next result is rounded when stored."""
         return self._next(self._storage_mode)
 
-    def partials(self) -> Rounding:
+    def partials(self) -> rounding.Rounding:
         """Return how the partial sums of the next product are rounded."""
         return self._next(self._partials_mode)
 
-    def _next(self, mode: int) -> Rounding:
+    def _next(self, mode: int) -> rounding.Rounding:
         self._calls += 1
-        return Rounding(mode, *stream_key(self.options.seed, self.step, self._calls))
+        return rounding.Rounding(
+            mode, *rounding.stream_key(self.options.seed, self.step, self._calls)
+        )
 
     def store(self, values: np.ndarray) -> np.ndarray:
         """Round values, in place unless they are a view, to the storage of activations."""
@@ -113,11 +108,11 @@ class Arithmetic:
             values = np.ascontiguousarray(values, np.float32)
         if not values.flags.writeable:
             values = values.copy()
-        return round_in_place(values, self.storage())
+        return rounding.round_in_place(values, self.storage())
 
     def store_sums(self, sums: np.ndarray, depth: int) -> np.ndarray:
         """Store sums of `depth` products, which are halves already if their partials were."""
-        if self._partials_mode != NONE and depth <= SLICE_PASSES * PASS_DEPTH:
+        if self._partials_mode != rounding.NONE and depth <= SLICE_PASSES * PASS_DEPTH:
             return sums
         return self.store(sums)
 

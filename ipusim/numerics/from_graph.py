@@ -8,35 +8,23 @@ rest follows from the shapes or from the one convention that the zoo uses (leaky
 from ipusim.errors import WorkloadError
 from ipusim.numerics.operators.elementwise import ELEMENTWISE
 from ipusim.numerics.program import Node, Program
-from ipusim.workload.graph import (
-    FLOAT_DTYPES,
-    Cast,
-    Conv,
-    Elementwise,
-    Graph,
-    Layout,
-    MatMul,
-    Norm,
-    Op,
-    Pool,
-    Softmax,
-)
+from ipusim.workload import graph
 
 _VIEWS = ("reshape", "flatten", "squeeze", "unsqueeze", "identity")
 
 
-def program_of(graph: Graph) -> Program:
+def program_of(forward: graph.Graph) -> Program:
     """Translate a forward graph; `WorkloadError` names an operator that has no translation."""
-    producers = graph.producers()
-    stored = [*graph.with_role("parameter"), *graph.with_role("constant")]
+    producers = forward.producers()
+    stored = [*forward.with_role("parameter"), *forward.with_role("constant")]
     return Program(
-        name=graph.name,
-        nodes=tuple(_node(op, graph, producers) for op in graph.ops),
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        input_shapes={name: graph.tensors[name].shape for name in graph.inputs},
+        name=forward.name,
+        nodes=tuple(_node(op, forward, producers) for op in forward.ops),
+        inputs=forward.inputs,
+        outputs=forward.outputs,
+        input_shapes={name: forward.tensors[name].shape for name in forward.inputs},
         floating=frozenset(
-            name for name in graph.inputs if graph.tensors[name].dtype in FLOAT_DTYPES
+            name for name in forward.inputs if forward.tensors[name].dtype in graph.FLOAT_DTYPES
         ),
         parameters={tensor.name: tensor.shape for tensor in stored},
         values={},
@@ -44,18 +32,18 @@ def program_of(graph: Graph) -> Program:
     )
 
 
-def _node(op: Op, graph: Graph, producers: dict[str, Op]) -> Node:
-    name = _operator(op, graph)
+def _node(op: graph.Op, forward: graph.Graph, producers: dict[str, graph.Op]) -> Node:
+    name = _operator(op, forward)
     if name is None or op.phase != "forward":
         kind = f"{op.kind} ({op.function})" if op.function else op.kind
         raise WorkloadError(
             f"Operator {op.name!r} of kind {kind} cannot be executed from an operator graph; pass "
             "an ONNX file with this operator, or a model without it."
         )
-    given: dict[str, object] = {"shape": graph.tensors[op.outputs[0]].shape}
+    given: dict[str, object] = {"shape": forward.tensors[op.outputs[0]].shape}
     if name == "BiasAdd":
         producer = producers.get(op.inputs[0])
-        follows_conv = producer is not None and isinstance(producer.params, Conv)
+        follows_conv = producer is not None and isinstance(producer.params, graph.Conv)
         given["axis"] = 1 if follows_conv else -1
     if name == "HardSigmoid":
         given["alpha"] = 1 / 6
@@ -63,29 +51,29 @@ def _node(op: Op, graph: Graph, producers: dict[str, Op]) -> Node:
     return Node(name=op.name, op=name, params=op.params, attributes=given, **ends)
 
 
-def _operator(op: Op, graph: Graph) -> str | None:
+def _operator(op: graph.Op, forward: graph.Graph) -> str | None:
     """Return what numerics calls an operator of a graph, None if it has no such."""
-    read, made = (graph.tensors[name] for name in (op.inputs[0], op.outputs[0]))
+    read, made = (forward.tensors[name] for name in (op.inputs[0], op.outputs[0]))
     match op.params:
-        case Conv():
+        case graph.Conv():
             return "Conv"
-        case MatMul():
+        case graph.MatMul():
             return "Product"
-        case Pool(kind=kind):
+        case graph.Pool(kind=kind):
             return "MaxPool" if kind == "max" else "AveragePool"
-        case Softmax(log=False, length=length) if length == made.shape[-1]:
+        case graph.Softmax(log=False, length=length) if length == made.shape[-1]:
             return "Softmax"
-        case Norm(kind="batch", training=False):
+        case graph.Norm(kind="batch", training=False):
             return "BatchNormalization"
-        case Cast() if {made.dtype, read.dtype} <= {*FLOAT_DTYPES}:
+        case graph.Cast() if {made.dtype, read.dtype} <= {*graph.FLOAT_DTYPES}:
             return "Copy"
-        case Layout(function=function) if function in _VIEWS:
+        case graph.Layout(function=function) if function in _VIEWS:
             return "View"
-        case Elementwise(function="dropout"):
+        case graph.Elementwise(function="dropout"):
             return "View"
-        case Elementwise(function="bias_add"):
+        case graph.Elementwise(function="bias_add"):
             return "BiasAdd"
-        case Elementwise(function=function):
+        case graph.Elementwise(function=function):
             name = function.title().replace("_", "")
             return name if getattr(ELEMENTWISE.get(name), "operands", 0) == len(op.inputs) else None
     return None

@@ -139,6 +139,11 @@ def train(
     bar = tqdm(
         total=schedule.steps, initial=state.step, desc=label, unit="step", disable=not progress
     )
+
+    def save() -> None:
+        if path is not None:
+            adam.save_checkpoint(path, state, configuration)
+
     try:
         with bar:
             while state.step < last:
@@ -151,13 +156,12 @@ def train(
                 state.losses.append(loss)
                 bar.update()
                 bar.set_postfix(mse=f"{loss:.2e}", refresh=False)
-                if path is not None and state.step % CHECKPOINT_STEPS == 0:
-                    adam.save_checkpoint(path, state, configuration)
+                if state.step % CHECKPOINT_STEPS == 0:
+                    save()
     except KeyboardInterrupt:
         # A step that was cut short must not be saved half done.
-        if path is not None and state.step == len(state.losses):
-            adam.save_checkpoint(path, state, configuration)
+        if state.step == len(state.losses):
+            save()
         raise
-    if path is not None:
-        adam.save_checkpoint(path, state, configuration)
+    save()
     return Trained(options=options, weights=state.weights, losses=tuple(state.losses))

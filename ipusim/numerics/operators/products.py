@@ -27,14 +27,8 @@ _ONE = np.float32(1)
 _DIMENSIONS = 3
 """Of a field; of one or two the first are taken to have a size of 1."""
 
-_FILL = {
-    "field": 1,
-    "kernel": 1,
-    "stride": 1,
-    "dilation": 1,
-    "padding_lower": 0,
-    "padding_upper": 0,
-}
+_FILL = dict.fromkeys(("field", "kernel", "stride", "dilation"), 1)
+_FILL |= dict.fromkeys(("padding_lower", "padding_upper"), 0)
 
 
 def _volumes(array: np.ndarray) -> np.ndarray:

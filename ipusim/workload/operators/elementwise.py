@@ -113,12 +113,7 @@ class Elementwise(Attributes):
     @classmethod
     def in_place(cls, function: str, elements: int, *, broadcast: bool = False) -> Elementwise:
         """Return a function whose result may take the memory of its first operand."""
-        return cls(
-            function=function,
-            elements=elements,
-            broadcast=broadcast,
-            in_place_ok=True,
-        )
+        return cls(function=function, elements=elements, broadcast=broadcast, in_place_ok=True)
 
     def sizes(self, op: Op) -> Sizes:
         """Elements of the result."""

@@ -115,6 +115,6 @@ def _resident_bytes(plan: PhasePlan, number: int, part: Graph) -> int:
         total += sum(
             size
             for name, size in plan.update.state_bytes.items()
-            if plan.update.chip_of[name] == number % plan.chips
+            if (plan.update.number_of[name] - number) % plan.chips == 0
         )
     return total

@@ -22,11 +22,10 @@ COMPUTED = ("activations", "inputs")
 class UpdateShares:
     """The weight update by parameter, and the program of each chip.
 
-    Of each parameter: its chip, the phase in which its gradient is complete, the cycles of its
-    update and the bytes of its optimiser state.
+    Of each parameter: the phase in which its gradient is complete, which is one of its chip, the
+    cycles of its update and the bytes of its optimiser state.
     """
 
-    chip_of: Mapping[str, int]
     number_of: Mapping[str, int]
     cycles: Mapping[str, int]
     state_bytes: Mapping[str, int]
@@ -183,7 +182,6 @@ def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> Upda
             if graph.tensors[read].role == "state" and not read.endswith(".gradient"):
                 states.setdefault(name, {})[read] = graph.tensors[read].bytes
     return UpdateShares(
-        chip_of={name: cut.stage_ipus[stage_of[name]] for name in cycles},
         number_of={name: backward[stage_of[name]] for name in cycles},
         cycles=cycles,
         state_bytes={name: sum(states.get(name, {}).values()) for name in cycles},

@@ -205,14 +205,14 @@ def _update_streams_s(plan: PhasePlan) -> dict[str, float]:
     off_chip = {held.name: held for held in plan.held if held.kind in kinds}
     moved: dict[str, list[int]] = {}
     for name, held in off_chip.items():
-        owner = update.chip_of.get(name.removesuffix(ACCUMULATOR_SUFFIX))
-        if owner is not None:
+        number = update.number_of.get(name.removesuffix(ACCUMULATOR_SUFFIX))
+        if number is not None:
             part = moved.setdefault(f"streamed {held.kind}", [0 for _ in chips])
-            part[owner] += 2 * held.moved_bytes
+            part[number % plan.chips] += 2 * held.moved_bytes
     if plan.state_off_chip:
         part = moved.setdefault(STATE_PART, [0 for _ in chips])
         for name, size in update.state_bytes.items():
-            part[update.chip_of[name]] += 2 * size
+            part[update.number_of[name] % plan.chips] += 2 * size
     return {name: _streaming_s(plan, max(sizes)) for name, sizes in moved.items()}
 
 
