@@ -59,18 +59,13 @@ def _run_options(*, several: bool = False) -> Callable[[Any], Any]:
             option, flag = OPTIONS[name], f"--{name.replace('_', '-')}"
             only = " With --mode training." if option.mode else ""
             more = " May be repeated." if option.is_list else ""
-            text = option.summary + only + more
             if option.kind.type == "bool" and not several:
-                both = f"{flag}/--no-{flag[2:]}"
-                command = click.option(both, name, default=None, help=text)(command)
+                flag, how = f"{flag}/--no-{flag[2:]}", {"default": None}
             else:
-                command = click.option(
-                    flag,
-                    name,
-                    type=OptionValue(option, several),
-                    multiple=option.is_list or several,
-                    help=text,
-                )(command)
+                repeated = option.is_list or several
+                how = {"type": OptionValue(option, several), "multiple": repeated}
+            text = option.summary + only + more
+            command = click.option(flag, name, help=text, **how)(command)
         return command
 
     return add

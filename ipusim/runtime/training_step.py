@@ -139,15 +139,12 @@ def _norm_reductions(graph: Graph, config: RunConfig) -> tuple[collectives.Colle
 
 def _row_bytes(compiled: Compiled) -> int:
     """Bytes of the rows of a table in Streaming Memory; moments are stored in the table's type."""
+    kept = [state.name for state in compiled.update.graph.with_role("state")]
+    kept = [name for name in kept if not name.endswith(".gradient")]
     total = 0
     for name in compiled.graph.streamed:
-        tensor = compiled.graph.tensors[name]
-        moments = [
-            state
-            for state in compiled.update.graph.with_role("state")
-            if state.name.startswith(f"{name}.") and not state.name.endswith(".gradient")
-        ]
-        total += (1 + len(moments)) * tensor.bytes
+        moments = sum(state.startswith(f"{name}.") for state in kept)
+        total += (1 + moments) * compiled.graph.tensors[name].bytes
     return total
 
 

@@ -131,11 +131,10 @@ def conv_data_gradient(conv: Conv) -> Conv:
     spread = _spread(conv)
     reach = _reach(conv)
     lower = tuple(r - p for r, p in zip(reach, conv.padding_lower, strict=True))
+    sizes = (conv.field, spread, conv.out_field, conv.stride, reach, lower)
     upper = tuple(
-        (field - 1) * step - (out - 1) * stride + r - low
-        for field, step, out, stride, r, low in zip(
-            conv.field, spread, conv.out_field, conv.stride, reach, lower, strict=True
-        )
+        (field - 1) * step - (out - 1) * stride + taps - low
+        for field, step, out, stride, taps, low in zip(*sizes, strict=True)
     )
     return replace(
         conv,

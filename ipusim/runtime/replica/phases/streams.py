@@ -183,14 +183,8 @@ def forward_splits(graph: Graph, config: RunConfig) -> tuple[str, ...]:
 
 def weight_splits(ops: tuple[Op, ...], graph: Graph, phases: int) -> tuple[str, ...]:
     """Return where to cut forward operators so that phases read about as many bytes of weights."""
-    costs = [
-        sum(
-            graph.tensors[name].bytes
-            for name in dict.fromkeys(op.inputs)
-            if graph.tensors[name].role in ("parameter", "constant")
-        )
-        for op in ops
-    ]
+    stored = {t.name: t.bytes for role in ("parameter", "constant") for t in graph.with_role(role)}
+    costs = [sum(stored.get(name, 0) for name in dict.fromkeys(op.inputs)) for op in ops]
     total = sum(costs)
     splits: list[str] = []
     read = 0
