@@ -260,10 +260,8 @@ def sweep(model: str, as_csv: bool, **given: Any) -> None:
     options["chip"] = _by_name(given["chip"])
     options["client"] = options.pop("scheduler", None)
     out = options.get("out")
-    frame = sweeps.sweep(
-        model,
-        **{"system": _MACHINES, "micro_batch": _MICRO_BATCHES, "jobs": available_cores()} | options,
-    )
+    usual = {"system": _MACHINES, "micro_batch": _MICRO_BATCHES, "jobs": available_cores()}
+    frame = sweeps.sweep(model, **usual | options)
     if out is not None:
         click.echo(f"{len(frame)} rows: {_shown(out)}")
     else:
@@ -587,11 +585,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sentence on stderr), 130 when interrupted.
     """
     try:
-        code = cli.main(
-            args=None if arguments is None else list(arguments),
-            prog_name="ipusim",
-            standalone_mode=False,
-        )
+        given = None if arguments is None else list(arguments)
+        code = cli.main(given, "ipusim", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)

@@ -144,13 +144,10 @@ def liveness_figure(report: Report) -> Figure:
         "ylabel": "KiB on the fullest tile",
     }
     with _drawn(**said) as (figure, axis):
-        axis.stackplot(
-            np.arange(len(points)),
-            [points[f"{name}_bytes"] / 1024 for name in _HELD],
-            labels=_HELD.values(),
-            colors=[OKABE_ITO[colour] for colour in _CATEGORIES.values()],
-            step="mid",
-        )
+        heights = [points[f"{name}_bytes"] / 1024 for name in _HELD]
+        colours = [OKABE_ITO[colour] for colour in _CATEGORIES.values()]
+        look = {"labels": _HELD.values(), "colors": colours, "step": "mid"}
+        axis.stackplot(np.arange(len(points)), heights, **look)
         highest = points["highest_address_bytes"].to_numpy() / 1024
         axis.plot(highest, color=OKABE_ITO["black"], linewidth=0.8, label="highest address")
         axis.set_xlim(0, max(1, len(points) - 1))

@@ -212,13 +212,8 @@ def simulate_gpu(
     added = device.host_ops * per_op
     reduced = 0.0
     if mode == "training":
-        reduced = exposed_all_reduce_s(
-            GRADIENT_BYTES * parameters,
-            gpus,
-            board,
-            backward_s=device.backward_s,
-            overlapped=stack.overlaps_all_reduce,
-        )
+        beside = {"backward_s": device.backward_s, "overlapped": stack.overlaps_all_reduce}
+        reduced = exposed_all_reduce_s(GRADIENT_BYTES * parameters, gpus, board, **beside)
     return GpuReport(
         model=network.name,
         gpu=board.name,

@@ -9,15 +9,7 @@ host masks or perturbs costs the chip nothing.
 
 from math import prod
 
-from ipusim.workload.zoo.layers.graphs import (
-    Edges,
-    Index,
-    edges_between,
-    index,
-    sum_of_embeddings,
-    take,
-    total,
-)
+from ipusim.workload.zoo.layers import graphs
 from ipusim.workload.zoo.layers.transformer import Shape, attention, feed_forward
 from ipusim.workload.zoo.registry import GraphBuilder, networks
 
@@ -52,13 +44,13 @@ def _drop_rows(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(name, "mul", x, g.elementwise(f"{name}.draw", "dropout", ones))
 
 
-def _drop_molecules(g: GraphBuilder, name: str, x: str, molecule: Index) -> str:
+def _drop_molecules(g: GraphBuilder, name: str, x: str, molecule: graphs.Index) -> str:
     """Add stochastic depth: all atoms of a molecule are kept or dropped together."""
     packs, _ = g.shape(molecule.numbers)
     ones = g.constant(f"{name}.ones", (packs, MOLECULES, 1))
     drawn = g.elementwise(f"{name}.draw", "dropout", ones)
     x = g.elementwise(f"{name}.scale", "scale", x)
-    return g.elementwise(name, "mul", x, take(g, f"{name}.take", drawn, molecule))
+    return g.elementwise(name, "mul", x, graphs.take(g, f"{name}.take", drawn, molecule))
 
 
 def _kernels(g: GraphBuilder, x: str) -> str:
@@ -117,26 +109,32 @@ def _guess(g: GraphBuilder, name: str, x: str, known: str, sizes: tuple[int, ...
 
 
 def _messages(
-    g: GraphBuilder, state: State, ends: Edges, of_node: Index, of_edge: Index, *, last: bool
+    g: GraphBuilder,
+    state: State,
+    ends: graphs.Edges,
+    of_node: graphs.Index,
+    of_edge: graphs.Index,
+    *,
+    last: bool,
 ) -> State:
     """Bring edges, then nodes, then what is known of their molecules up to date."""
     nodes, edges, whole = state
-    sent = take(g, "sent", nodes, ends.sources)
-    received = take(g, "received", nodes, ends.targets)
-    around = take(g, "edge.whole", whole, of_edge)
+    sent = graphs.take(g, "sent", nodes, ends.sources)
+    received = graphs.take(g, "received", nodes, ends.targets)
+    around = graphs.take(g, "edge.whole", whole, of_edge)
     x = g.concat("edge.concat", received, sent, edges, around, axis=2)
     new_edges = _perceptron(g.at("edge"), x, 4 * EDGE, EDGE)
     new_edges = _drop_rows(g, "edge.dropout", new_edges)
     at_end = g.concat("at_end", new_edges, sent, axis=2)
     at_start = g.concat("at_start", new_edges, received, axis=2)
-    arriving = total(g, "in", at_end, ends.targets)
-    leaving = total(g, "out", at_start, ends.sources)
-    around = take(g, "node.whole", whole, of_node)
+    arriving = graphs.total(g, "in", at_end, ends.targets)
+    leaving = graphs.total(g, "out", at_start, ends.sources)
+    around = graphs.take(g, "node.whole", whole, of_node)
     x = g.concat("node.concat", arriving, leaving, nodes, around, axis=2)
     new_nodes = _perceptron(g.at("node"), x, 4 * NODE, NODE)
     if not last:
-        all_nodes = total(g, "whole.nodes", new_nodes, of_node)
-        all_edges = total(g, "whole.edges", new_edges, of_edge)
+        all_nodes = graphs.total(g, "whole.nodes", new_nodes, of_node)
+        all_edges = graphs.total(g, "whole.edges", new_edges, of_edge)
         x = g.concat("whole.concat", whole, all_nodes, all_edges, axis=2)
         x = _perceptron(g.at("whole"), x, 4 * GLOBAL, GLOBAL)
         whole = g.elementwise("whole.add", "add", _drop_rows(g, "whole.dropout", x), whole)
@@ -147,7 +145,7 @@ def _messages(
 
 def _features(g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str) -> State:
     """Encode what is known of atoms and bonds."""
-    x = sum_of_embeddings(g.at("atoms"), atoms, ATOM_FEATURES, EMBEDDED)
+    x = graphs.sum_of_embeddings(g.at("atoms"), atoms, ATOM_FEATURES, EMBEDDED)
     known = [_perceptron(g.at("atoms.mlp"), x, 4 * NODE, NODE)]
     degree = g.input("centrality_encoding", (packs, NODES), "int32")
     known.append(g.embedding("centrality", degree, NODES + 1, EMBEDDED))
@@ -159,7 +157,7 @@ def _features(g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str)
     ):
         known.append(_encoded(g.at(f"{name}.encoder"), g.input(name, (packs, NODES, width))))
     node = g.linear("node", g.concat("node.concat", *known, axis=2), NODE)
-    x = sum_of_embeddings(g.at("bonds"), bonds, BOND_FEATURES, EMBEDDED)
+    x = graphs.sum_of_embeddings(g.at("bonds"), bonds, BOND_FEATURES, EMBEDDED)
     x = _perceptron(g.at("bonds.mlp"), x, 4 * EDGE, EDGE)
     lengths = _kernels(g.at("lengths"), g.input("ogb_bond_lengths", (packs, EDGES, 1)))
     x = g.concat("edge.concat", x, _encoded(g.at("lengths.encoder"), lengths), axis=2)
@@ -172,9 +170,9 @@ def _features(g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str)
 def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, str]:
     """GPS++ of 44 million weights, from packs to the errors of property, atoms and bonds."""
     packs = batch
-    ends = edges_between(g, ("senders", "receivers"), (packs, EDGES), NODES, EMPTY_EDGES)
-    of_node = index(g, "node_graph_idx", (packs, NODES), MOLECULES)
-    of_edge = index(g, "edge_graph_idx", (packs, EDGES), MOLECULES, EMPTY_EDGES)
+    ends = graphs.edges_between(g, ("senders", "receivers"), (packs, EDGES), NODES, EMPTY_EDGES)
+    of_node = graphs.index(g, "node_graph_idx", (packs, NODES), MOLECULES)
+    of_edge = graphs.index(g, "edge_graph_idx", (packs, EDGES), MOLECULES, EMPTY_EDGES)
     atoms = g.input("node_feat", (packs, NODES, len(ATOM_FEATURES)), "int32")
     bonds = g.input("edge_feat", (packs, EDGES, len(BOND_FEATURES)), "int32")
     bias, of_atom = _bias(g, packs)
@@ -200,7 +198,7 @@ def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, st
             y = _drop_molecules(own, "ffn.drop", y, of_node)
         state = own.layer_norm("norm", own.elementwise("ffn.add", "add", y, x)), edges, whole
     nodes, edges, _ = state
-    x = _perceptron(g.at("output"), total(g, "pool", nodes, of_node), 4 * GLOBAL, 1)
+    x = _perceptron(g.at("output"), graphs.total(g, "pool", nodes, of_node), 4 * GLOBAL, 1)
     x = g.elementwise("error.sub", "sub", x, g.input("labels", (packs, MOLECULES, 1)))
     return (
         g.elementwise("error", "abs", x),

@@ -9,15 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ipusim.errors import check_name
-from ipusim.workload.zoo.layers.transformer import (
-    Shape,
-    additive_mask,
-    check_count,
-    drop,
-    first_tokens,
-    packed_mask,
-    post_norm_layer,
-)
+from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 VOCABULARY = 30522
@@ -31,10 +23,10 @@ Encoder = Callable[..., str]
 """Adds all layers: builder, activations (N, T, H), shape, mask, how many; what the heads read."""
 
 
-def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) -> str:
+def encoder(g: GraphBuilder, x: str, shape: transformer.Shape, mask: str, *, layers: int) -> str:
     """Add the layers of BERT."""
     for layer in range(layers):
-        x = post_norm_layer(g.at(f"encoder.layer.{layer}"), x, shape, mask=mask)
+        x = transformer.post_norm_layer(g.at(f"encoder.layer.{layer}"), x, shape, mask=mask)
     return x
 
 
@@ -60,33 +52,40 @@ def bert(
     sentence (N x sequences, 2). An item may hold `packed` sequences; above 1 tokens attend only to
     their own, and each has a first token. All layers have one `Shape`.
     """
-    check_count(g, "Sequence length", tokens, POSITIONS, "the positions that a BERT learns")
+    transformer.check_count(
+        g, "Sequence length", tokens, POSITIONS, "the positions that a BERT learns"
+    )
     check_name("head of a BERT", head, HEADS)
     for what, number in (("Masked tokens", masked_tokens), ("Sequences", packed)):
-        check_count(g, f"{what} per item", number, tokens, "the sequence length")
-    shape = Shape(**layer)
+        transformer.check_count(g, f"{what} per item", number, tokens, "the sequence length")
+    shape = transformer.Shape(**layer)
     x, mask = _embed(g, (batch, tokens), vocabulary, shape, packed=packed > 1)
     x = encoder(g, x, shape, mask, layers=layers)
     if head == "question_answering":
         return g.transpose("qa_outputs.ends_first", g.linear("qa_outputs", x, SPAN_ENDS), (0, 2, 1))
     # Dense layer on the first token of each sequence; a pack has them all in one place.
-    first = first_tokens(g, "pooler.first_token", x, packed)
+    first = transformer.first_tokens(g, "pooler.first_token", x, packed)
     pooled = g.elementwise("pooler.tanh", "tanh", g.linear("pooler.dense", first, shape.hidden))
     if head == "none":
         return x, pooled
-    masked = first_tokens(g, "cls.predictions.masked", x, masked_tokens)
+    masked = transformer.first_tokens(g, "cls.predictions.masked", x, masked_tokens)
     words = g.full_name("embeddings.word_embeddings.weight")
     scores = _masked_language_model(g.at("cls.predictions"), masked, words)
     return scores, g.linear("cls.seq_relationship", pooled, 2)
 
 
 def _embed(
-    g: GraphBuilder, size: tuple[int, int], vocabulary: int, shape: Shape, *, packed: bool
+    g: GraphBuilder,
+    size: tuple[int, int],
+    vocabulary: int,
+    shape: transformer.Shape,
+    *,
+    packed: bool,
 ) -> tuple[str, str]:
     """Add the sum of three embeddings, its norm and dropout, and the attention mask."""
     tokens = g.input("input_ids", size, "int32")
     types = g.input("token_type_ids", size, "int32")
-    add_mask = packed_mask if packed else additive_mask
+    add_mask = transformer.packed_mask if packed else transformer.additive_mask
     mask = add_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
     hidden, g = shape.hidden, g.at("embeddings")
     positions = g.constant("position_ids", size[1:], "int32")
@@ -95,7 +94,7 @@ def _embed(
     places = g.embedding("position_embeddings", positions, POSITIONS, hidden)
     x = g.elementwise("add", "add", words, kinds)
     x = g.layer_norm("LayerNorm", g.elementwise("add_position", "add", x, places))
-    return drop(g, "dropout", x, shape), mask
+    return transformer.drop(g, "dropout", x, shape), mask
 
 
 def _masked_language_model(g: GraphBuilder, x: str, words: str) -> str:
