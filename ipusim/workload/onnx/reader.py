@@ -26,6 +26,11 @@ LARGEST_SIZE = 2**40
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """Numbers that ONNX knows as element types."""
 
+_HIDING = -1e4
+"""What masks of attention hold, or lower numbers: no score is as low."""
+
+_FEW, _NONE = 64, np.zeros(0)
+
 INTEGERS = tuple(map(onnx.TensorProto.DataType.Value, ("INT32", "INT64", "BOOL")))
 
 FLOATS = tuple(map(onnx.TensorProto.DataType.Value, ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")))
@@ -235,8 +240,20 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Value
             raise file_error(label, f"has a damaged initializer {tensor.name!r}") from error
     # Of zeros in several dimensions it is not known whether they are weights.
     state = array is not None and sum(size > 1 for size in shape) > 1 and not array.any()
-    kind, learnable = tensor.data_type, None if state else True
+    kind = tensor.data_type
+    learnable = None if state or (kind in FLOATS and _hides(tensor, array)) else True
     return Value(shape=shape, elem_type=kind, static=True, array=array, learnable=learnable)
+
+
+def _hides(tensor: onnx.TensorProto, array: np.ndarray | None) -> bool:
+    """Whether numbers are a mask: each 0, or so low that it hides the score it is added to."""
+    if array is None:
+        kind, content = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tensor.raw_data
+        array = np.frombuffer(content, kind, len(content) // kind.itemsize) if content else _NONE
+    flat = array.reshape(-1)
+    # The first few tell of most weights that they are none.
+    parts = (flat[:_FEW], flat)
+    return all(((part == 0) | (part <= _HIDING)).all() for part in parts) and bool(flat.any())
 
 
 def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], folder: Path) -> np.ndarray | None:

@@ -461,6 +461,16 @@ def test_a_deformable_convolution_has_a_bias_and_a_mask():
     assert masked.inputs[1:] == mask.outputs
 
 
+@pytest.mark.parametrize("size", [8, 128])
+@pytest.mark.parametrize(("low", "masks"), [(-np.inf, True), (-1e4, True), (-1.0, False)])
+def test_a_mask_of_attention_is_no_parameter(size, low, masks):
+    table = np.triu(np.full((size, size), low, np.float32), 1)
+    model = make_model(
+        [_node("Add", ["x", "m"], ["y"])], {"x": ["n", size, size]}, ["y"], {"m": table}
+    )
+    assert from_onnx(model).graph().parameters == (0 if masks else size * size)
+
+
 def test_tables_of_rotary_positions_are_no_parameters():
     """Their frequencies are stored like weights."""
     nodes = [
