@@ -81,13 +81,13 @@ class Reduction(NamedTuple):
 @lru_cache(maxsize=4096)
 def stages_of(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[Stage, ...]:
     """Return the stages of a reduction in order; networks repeat the same ones many times."""
-    sizes, reduced = collapse(asked.shape, asked.dims)
-    if not any(reduced):
+    levels, total = collapse(asked.shape, asked.dims), prod(asked.shape)
+    if not any(level.reduced for level in levels):
         return ()
     outputs = prod(size for dim, size in enumerate(asked.shape) if dim not in asked.dims)
-    share = asked.per_tile or linear_share(prod(sizes), asked.dtype, chip)
-    tiles = min(chip.tiles, ceil_div(prod(sizes), share))
-    layout = examine_layout(sizes, reduced, share, tiles, vector_width(asked.dtype, chip))
+    share = asked.per_tile or linear_share(total, asked.dtype, chip)
+    tiles = min(chip.tiles, ceil_div(total, share))
+    layout = examine_layout(levels, share, tiles, vector_width(asked.dtype, chip))
     # Sums and products of halves are accumulated as floats.
     widened = asked.out == "float16" and asked.function in (*_SUMS, "mul")
     partials = "float32" if widened else asked.out

@@ -41,13 +41,25 @@ class InputLayout:
     repeats: bool
 
 
-def collapse(
-    shape: tuple[int, ...], dims: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Merge neighbouring dimensions that are both reduced or both kept."""
-    wide = ((dim in dims, size) for dim, size in enumerate(shape) if size != 1)
-    runs = [(flag, [size for _, size in run]) for flag, run in groupby(wide, key=itemgetter(0))]
-    return tuple(prod(sizes) for _, sizes in runs), tuple(flag for flag, _ in runs)
+class Level(NamedTuple):
+    """A dimension of an input, and what one index of it holds: elements, and their outputs."""
+
+    size: int
+    reduced: bool
+    below: int
+    outputs: int
+
+
+def collapse(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[Level, ...]:
+    """Return the dimensions, outermost first; neighbours both reduced or both kept are one."""
+    wide = [(dim in dims, size) for dim, size in enumerate(shape) if size != 1]
+    levels = []
+    below = outputs = 1
+    for flag, run in groupby(reversed(wide), key=itemgetter(0)):
+        size = prod(size for _, size in run)
+        levels.append(Level(size, flag, below, outputs))
+        below, outputs = below * size, outputs * (1 if flag else size)
+    return tuple(reversed(levels))
 
 
 class _Alike(NamedTuple):
@@ -63,30 +75,12 @@ class _Alike(NamedTuple):
     partials: int
 
 
-class _Level(NamedTuple):
-    """A dimension of an input, and what one index of it holds: elements, and their outputs."""
-
-    reduced: bool
-    below: int
-    outputs: int
-
-
-def _levels(sizes: tuple[int, ...], reduced: tuple[bool, ...]) -> tuple[_Level, ...]:
-    """Return the dimensions of an input, outermost first."""
-    levels = []
-    below = outputs = 1
-    for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):
-        levels.append(_Level(flag, below, outputs))
-        below, outputs = below * size, outputs * (1 if flag else size)
-    return tuple(reversed(levels))
-
-
-def _alike_outputs(begin: int, end: int, levels: tuple[_Level, ...], run: int) -> list[_Alike]:
+def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) -> list[_Alike]:
     """Return the outputs that elements `begin` to `end` of an input contribute to, in order.
 
     Partials of one output follow one another in runs of `run`.
     """
-    (reduced, below, outputs), inner = levels[0], levels[1:]
+    (_, reduced, below, outputs), inner = levels[0], levels[1:]
     if not inner:
         count = end - begin
         return [_Alike(0, 1, count, 1, count) if reduced else _Alike(begin, end, 1, 1, 1)]
@@ -122,7 +116,7 @@ def _together(parts: list[_Alike]) -> list[_Alike]:
     return found
 
 
-def _tile_pattern(begin: int, end: int, levels: tuple[_Level, ...], run: int) -> tuple[Region, ...]:
+def _tile_pattern(begin: int, end: int, levels: tuple[Level, ...], run: int) -> tuple[Region, ...]:
     """Group the outputs of one tile by how their partials lie in memory."""
     regions: list[Region] = []
     reached = None
@@ -139,18 +133,16 @@ def _tile_pattern(begin: int, end: int, levels: tuple[_Level, ...], run: int) ->
 
 
 @lru_cache(maxsize=1024)
-def examine_layout(
-    sizes: tuple[int, ...], reduced: tuple[bool, ...], per_tile: int, tiles: int, grain: int
-) -> InputLayout:
+def examine_layout(levels: tuple[Level, ...], per_tile: int, tiles: int, grain: int) -> InputLayout:
     """Look at (a sample of) the tiles of a linearly mapped input."""
-    total = prod(sizes)
+    (outer, _, below, _), *inner = levels
+    total = outer * below
     grains = ceil_div(total, grain)
     wanted = max(_LEAST_TILES_EXAMINED, _EXAMINED_ELEMENTS // per_tile)
     wanted = min(wanted, _MOST_TILES_EXAMINED, tiles)
+    run = levels[-1].size if levels[-1].reduced else 1
     # Tiles that differ only in the place along the outermost dimension have the same pattern, and
     # so have those within one place of it that differ only in the place along a reduced one.
-    below, inner = prod(sizes[1:]), prod(sizes[2:])
-    levels, run = _levels(sizes, reduced), sizes[-1] if reduced[-1] else 1
     known: dict[tuple[int, int], tuple[Region, ...]] = {}
     examined: Counter[tuple[int, int]] = Counter()
     for index in range(wanted):
@@ -158,25 +150,25 @@ def examine_layout(
         begin = tile * grains // tiles * grain
         end = min(total, (tile + 1) * grains // tiles * grain)
         alike = begin % below, end - begin
-        if reduced[1:2] == (True,) and sum(alike) <= below:
-            alike = begin % inner, end - begin
+        if inner and inner[0].reduced and sum(alike) <= below:
+            alike = begin % inner[0].below, end - begin
         if alike not in known:
             known[alike] = _tile_pattern(begin, end, levels, run)
         examined[alike] += 1
     columns = {alike: sum([region.columns for region in known[alike]]) for alike in known}
     return InputLayout(
         tuple(dict.fromkeys(known.values())),
-        _spread(sizes, reduced, per_tile),
+        _spread(levels, per_tile),
         max(columns.values()),
         ceil_div(sum(columns[alike] * times for alike, times in examined.items()) * tiles, wanted),
         any(region.rows > 1 for pattern in known.values() for region in pattern),
     )
 
 
-def _spread(sizes: tuple[int, ...], reduced: tuple[bool, ...], per_tile: int) -> int:
+def _spread(levels: tuple[Level, ...], per_tile: int) -> int:
     """Return over how many tiles the partials of one output lie, at most."""
-    outputs = prod(size for size, flag in zip(sizes, reduced, strict=True) if not flag)
-    partials = prod(sizes) // outputs
+    outputs = prod(level.size for level in levels if not level.reduced)
+    partials = prod(level.size for level in levels if level.reduced)
     if outputs == 1:
         return ceil_div(partials, per_tile)
     sampled = min(outputs, max(_LEAST_OUTPUTS_EXAMINED, _EXAMINED_ELEMENTS // partials))
@@ -184,8 +176,7 @@ def _spread(sizes: tuple[int, ...], reduced: tuple[bool, ...], per_tile: int) ->
     # Of each output: where its partials begin, series of `length` of them `step` elements apart.
     begins, starts = np.zeros_like(rest), np.zeros(1, dtype=np.int64)
     length = step = 0
-    stride = 1
-    for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):
+    for size, flag, stride, _ in reversed(levels):
         if not flag:
             begins += rest % size * stride
             rest //= size
@@ -195,7 +186,6 @@ def _spread(sizes: tuple[int, ...], reduced: tuple[bool, ...], per_tile: int) ->
             # Outer dimensions come first, so tiles are in order.
             offsets = np.arange(size, dtype=np.int64) * stride
             starts = (offsets[:, None] + starts[None, :]).ravel()
-        stride *= size
     places = begins[:, None] + starts[None, :]
     first, last = places // per_tile, (places + (length - 1) * step) // per_tile
     # A series skips no tile, or has a tile for each.

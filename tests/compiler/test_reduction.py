@@ -83,12 +83,13 @@ def test_reductions_at_once_share_the_workers():
 
 
 def test_layout_of_a_linear_mapping():
-    sizes, reduced = collapse((16, 4, 16, 32, 8), (1, 3))
-    assert (sizes, reduced) == ((16, 4, 16, 32, 8), (False, True, False, True, False))
-    layout = examine_layout(sizes, reduced, 256, 1024, 4)
+    levels = collapse((16, 4, 16, 32, 8), (1, 3))
+    assert [level.size for level in levels] == [16, 4, 16, 32, 8]
+    assert [level.reduced for level in levels] == [False, True, False, True, False]
+    layout = examine_layout(levels, 256, 1024, 4)
     assert layout.patterns == ((Region(8, 1, 32),),)
     assert (layout.spread, layout.columns_per_tile, layout.partial_elements) == (4, 8, 8192)
-    assert collapse((2, 3, 1, 5), (1, 2, 3)) == ((2, 15), (False, True))
+    assert collapse((2, 3, 1, 5), (1, 2, 3)) == ((2, False, 15, 1), (15, True, 1, 1))
 
 
 @given(
@@ -104,7 +105,8 @@ def test_a_layout_counts_what_lies_on_every_tile(sizes, first, grain, tiles):
     tiles = min(tiles, int(grains))
     kept = np.where(reduced, 1, sizes)
     columns = np.broadcast_to(np.arange(kept.prod()).reshape(kept), sizes).ravel()
-    layout = examine_layout(tuple(sizes), reduced, share, tiles, grain)
+    levels = collapse(sizes, np.flatnonzero(reduced))
+    layout = examine_layout(levels, share, tiles, grain)
     edges = [tile * int(grains) // tiles * grain for tile in range(1, tiles)]
     held = [np.unique(part) for part in np.split(columns, edges)]
     assert layout.partial_elements == sum(map(len, held))
