@@ -104,25 +104,20 @@ class OnnxContents:
 
     name: str
     source: str
-    opset: int
-    """Version of the standard operator set."""
+    opset: int  # version of the standard operator set
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     inputs: tuple[DataInput, ...]
     initializers: dict[str, Value]
     nodes: tuple[onnx.NodeProto, ...]
-    functions: dict[tuple[str, str], onnx.FunctionProto]
-    """Those of the file's own, by domain and name."""
+    functions: dict[tuple[str, str], onnx.FunctionProto]  # the file's own, by domain and name
     outputs: tuple[str, ...]
-    shapes: dict[str, tuple[int, ...]]
-    """Those that the file states for results, where every size is fixed."""
+    shapes: dict[str, tuple[int, ...]]  # as stated for results, where every size is fixed
 
     @property
     def weights_are_constants(self) -> bool:
         """Whether no initializer may be a weight, so that nodes of constants are."""
-        return all(
-            prod(item.shape) < 2 or item.elem_type not in FLOATS
-            for item in self.initializers.values()
-        )
+        kept = self.initializers.values()
+        return all(value.elements < 2 for value in kept if value.elem_type in FLOATS)
 
     def error(self, what: str, advice: str = "export it again") -> WorkloadError:
         """Return the error that says what is wrong with the file, and what to do."""

@@ -314,6 +314,12 @@ def test_a_fused_convolution_with_channels_last_has_its_activation():
     assert kinds == ["transpose", "conv", "bias_add", "relu", "transpose"]
 
 
+def test_what_an_operator_with_channels_last_lacks_is_told_with_its_own_shapes():
+    file = make_model([_node("GroupNorm", ["x", "w"])], {"x": [2, 6, 4, 8]}, ["y"], {"w": [8]})
+    with pytest.raises(WorkloadError, match=r"cannot take inputs of shapes \[\(2, 6, 4, 8\)"):
+        from_onnx(file)
+
+
 def test_experts_share_the_rows():
     nodes = [
         helper.make_node("Reshape", ["x", "rows"], ["r"]),
