@@ -137,8 +137,7 @@ def initial_weights(program: Program, seed: int) -> dict[str, np.ndarray]:
             field = prod(shape[2:])
             limit = np.sqrt(6 / ((shape[0] + shape[1]) * field))
             drawn[name] = generator.uniform(-limit, limit, shape).astype(np.float32)
-        elif name in scales or name.endswith(".running_var"):
-            drawn[name] = np.ones(shape, np.float32)
         else:
-            drawn[name] = np.zeros(shape, np.float32)
+            one = name in scales or name.endswith(".running_var")
+            drawn[name] = np.full(shape, float(one), np.float32)
     return drawn

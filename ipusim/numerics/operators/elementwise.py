@@ -43,18 +43,14 @@ def _binary(
         return [arithmetic.store(function(inputs[0], inputs[1]))]
 
     def backward(applied: Applied) -> list[np.ndarray | None]:
-        gradient, (a, b) = applied.gradients[0], applied.inputs
-        arithmetic = applied.arithmetic
-        results: list[np.ndarray | None] = []
-        for share, operand, wanted in zip(
-            gradients(gradient, a, b), (a, b), applied.wanted, strict=True
-        ):
-            if not wanted:
-                results.append(None)
-                continue
+        gradient, operands, arithmetic = applied.gradients[0], applied.inputs, applied.arithmetic
+
+        def settled(share: np.ndarray, operand: np.ndarray) -> np.ndarray:
             stored = share if share is gradient else arithmetic.store(share)
-            results.append(reduce_to_shape(stored, operand.shape, arithmetic))
-        return results
+            return reduce_to_shape(stored, operand.shape, arithmetic)
+
+        shares = zip(gradients(gradient, *operands), operands, applied.wanted, strict=True)
+        return [settled(share, operand) if wanted else None for share, operand, wanted in shares]
 
     return Operator(forward=forward, backward=backward, operands=2)
 
