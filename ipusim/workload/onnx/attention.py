@@ -165,17 +165,22 @@ def _rotary(p: Parts, positions: int, cosine: int, sine: int) -> str:
 
 
 def _experts(p: Parts) -> str:
-    """MoE: (x, scores, weights and bias in, weights and bias out, weights and bias of a gate)."""
-    p.note("experts get equal shares of the rows")
+    """MoE: (x, scores, weights and bias in, weights and bias out, weights and bias of a gate).
+
+    The program is the same whatever rows choose: every expert computes, of few rows one that it has
+    nobody asked for. Where their weights lie is quicker than to bring those that are chosen.
+    """
+    p.note("experts get equal shares of the rows, one at least")
     shape, best = p.shape(), int(p.get("k", 1))
     x = p.reshape(p.input(0), -1, shape[-1])
     rows, hidden = p.shape(x)
-    experts = min(p.shape(1)[-1], rows * best)
+    experts = p.shape(1)[-1]
     each = -(-rows * best // experts)
     inner = prod(p.shape(2)) // (p.shape(2)[0] * hidden)
     share = p("TopK", p("Softmax", p.input(1), axis=-1), [best], outs=2)
     choice = p.reshape(p.other(share, 1), rows * best)
-    order = p.slice(p("Concat", choice, choice, axis=0), 0, 0, each * experts)
+    copies = -(-each * experts // (rows * best))
+    order = p.slice(p("Concat", *[choice] * copies, axis=0), 0, 0, each * experts)
     sent = p.reshape(p("Gather", x, order, axis=0), experts, each, hidden)
 
     def product(x: str, width: int, out: int, bias: int) -> str:

@@ -333,6 +333,20 @@ def test_experts_share_the_rows():
     assert graph.tensors["y"].shape == (2, 12, 16)
 
 
+def test_all_experts_are_held_and_compute_however_few_the_rows():
+    nodes = [
+        helper.make_node("MatMul", ["x", "g"], ["s"]),
+        _node("MoE", ["x", "s", "w", "b", "v"], k=2),
+    ]
+    weights = {"g": [16, 8], "w": [8, 16, 32], "b": [8, 32], "v": [8, 32, 16]}
+    model = from_onnx(make_model(nodes, {"x": ["n", 16]}, ["y"], weights))
+    for rows, of_each in ((1, 1), (3, 1), (4, 1), (5, 2), (40, 10)):
+        graph = model.graph(rows)
+        assert graph.parameters == 16 * 8 + 8 * 32 * (16 + 1 + 16)
+        assert graph.macs == rows * 16 * 8 + 8 * of_each * 2 * 16 * 32
+        assert graph.tensors["y"].shape == (rows, 16)
+
+
 def test_transposes_between_operators_with_channels_last_cancel():
     nodes = [
         _node("NhwcConv", ["x", "w"], ["a"], kernel_shape=[1, 1]),
