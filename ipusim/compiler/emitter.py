@@ -337,18 +337,26 @@ class Emitter:
         self.emit(name, "popops::BroadcastVectorOuter", cycles, exchange=received)
 
     def scaled_add(
-        self, x: Placed, addend: str = "", *, constrained: bool = False, exchanged: bool = False
+        self,
+        x: Placed,
+        addend: str = "",
+        *,
+        constrained: bool = False,
+        exchanged: bool = False,
+        copy: int = 0,
     ) -> None:
         """Add: ``a += scale * b`` (popops::scaledAddTo, plain weight update).
 
         The `addend` b may have another type. `constrained` says that the operands lie in different
-        memory elements, `exchanged` that b arrives from other tiles.
+        memory elements, `exchanged` that b arrives from other tiles; `copy` are the cycles to put
+        it into place there.
         """
         share, addend = self.share(x), addend or x.dtype
         work = self.tile, share, x.dtype, addend
         cycles = codelets.scaled_add_cycles(*work, constrained=constrained)
         received = share * element_bytes(addend) if exchanged else 0
-        self.emit("scaled add", "popops::ScaledAddSupervisor", cycles, received=received)
+        vertex = "popops::ScaledAddSupervisor"
+        self.emit("scaled add", vertex, cycles, received=received, copy=copy)
 
     def generated(self, name: str, x: Placed, expression: Expression) -> None:
         """Compute an expression that popops::map turns into one vertex."""

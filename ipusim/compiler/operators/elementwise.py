@@ -6,7 +6,7 @@ the others, see `ipusim.compiler.emitter`.
 
 from math import gcd
 
-from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
+from ipusim.compiler.emitter import DEFAULT_GROUPING, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.elementwise_functions import (
     EXPRESSIONS,
     RANDOM,
@@ -15,9 +15,18 @@ from ipusim.compiler.operators.elementwise_functions import (
     vertices_of,
 )
 from ipusim.compiler.state import FLOATING, Lowering, float_dtype, lowers
-from ipusim.compiler.tiles import copy_cycles, element_bytes, linear_share
+from ipusim.compiler.tiles import (
+    copy_cycles,
+    element_bytes,
+    linear_share,
+    rearranged_copy_cycles,
+)
 from ipusim.compiler.vertices.elementwise import (
+    REGROUP_GRAIN_BYTES,
+    TRANSPOSE,
     binary_functions,
+    regrouping,
+    regroups,
     running_mean_cycles,
     scaled_add_runs_cycles,
 )
@@ -156,7 +165,32 @@ def _scaled_add(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> Non
         Placed((op.elements,), float_dtype(inputs[0].dtype), layout),
         float_dtype(inputs[1].dtype),
         exchanged=not same,
+        copy=0 if same else _turned_for_weights(m, *inputs),
     )
+
+
+def _turned_for_weights(m: Lowering, weights: Placed, gradient: Placed) -> int:
+    """Turn a gradient for weights that it is added to; return copies to put it into place there.
+
+    What the layer sums over sits together in its weights: rows of B in a product, a convolution's
+    input channels. If something else does in what a plan made, blocks are transposed where that is
+    possible (poplibs lib/popops/ScaledAdd.cpp, regroupIfBeneficial).
+    """
+    target, addend = m.task.roles[:2]
+    if (target, addend) != ("parameter", "activation") or gradient.layout.tiles is None:
+        return 0
+    shape, size = weights.shape, element_bytes(gradient.dtype)
+    group, wanted = gradient.layout.grouping, gcd(DEFAULT_GROUPING, shape[int(len(shape) > 2)])
+    piece = gcd(group, wanted) * size
+    if not gradient.layout.rows:
+        piece = size
+        if regroups(gradient.dtype, group, wanted):
+            piece = REGROUP_GRAIN_BYTES
+            blocks = regrouping(gradient.elements, group, wanted, gradient.dtype, m.chip)
+            copies = rearranged_copy_cycles(blocks.received, group * size, m.chip)
+            sent = {"received": blocks.received, "copy": copies}
+            m.emit("regroup gradient", TRANSPOSE, blocks.cycles, **sent)
+    return rearranged_copy_cycles(m.tile_bytes(gradient.spread()), piece, m.chip)
 
 
 def _running_mean(m: Emitter, x: Placed, *, counted: bool) -> None:

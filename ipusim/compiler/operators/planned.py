@@ -19,6 +19,7 @@ from ipusim.compiler.vertices.elementwise import (
     TRANSPOSE,
     Regrouping,
     regrouping,
+    regroups,
     transpose_cycles,
 )
 from ipusim.workload.graph import Conv, MatMul
@@ -31,11 +32,11 @@ _MOST_VIEWS = 7
 def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan) -> None:
     """Rearrange the forward weights for the data gradient: channels exchanged, field reversed.
 
-    Blocks are transposed where they lie, then sent (poplibs ``lib/poplin/Convolution.cpp``,
-    weightsTransposeChansFlipXY and fullyConnectedWeightTranspose); in a joint plan they stay on
-    their tiles. The groups of a tensor divide its channels, whatever the plan pads them to; a
-    product whose groups hold one element only is copied one by one (getGroupSizes there,
-    useCopyImpl).
+    Blocks are transposed where they lie, then sent and put into place (poplibs
+    ``lib/poplin/Convolution.cpp``, weightsTransposeChansFlipXY and fullyConnectedWeightTranspose);
+    in a joint plan they stay on their tiles. The groups of a tensor divide its channels, whatever
+    the plan pads them to; a product whose groups hold one element only is copied one by one
+    (getGroupSizes there, useCopyImpl).
     """
     op = m.task.params
     weights = weights.spread()
@@ -58,7 +59,7 @@ def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan)
         cycles = transpose_cycles(block, in_per, matrices, weights.dtype, m.chip)
         m.emit("transpose weights", TRANSPOSE, cycles)
     if not chosen.joint or copied:
-        cycles = copy_cycles(moved, m.chip, atom_bytes=element) if copied else 0
+        cycles = rearranged_copy_cycles(moved, element if copied else block * element, m.chip)
         m.copy("turn weights", 0 if chosen.joint else moved, temp=moved, cycles=cycles)
 
 
@@ -145,7 +146,10 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
                 _bring_into_order(m, orders)
             moved = 0
         else:
+            # Elements move one by one; for convolutions this is what the planner reckons with.
             copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
+            if not is_conv:
+                copied = rearranged_copy_cycles(moved * rate, in_bytes, chip)
     if placed and not cost.move_weights:
         _pad_weights(m, chosen, in_bytes)
     if moved > 0:
@@ -215,7 +219,7 @@ def _regroup_channels(m: Lowering, x: Placed, wanted: int) -> None:
     a grain (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan).
     """
     group, size = x.layout.grouping, element_bytes(x.dtype)
-    if x.layout.rows and not any(g * size % REGROUP_GRAIN_BYTES for g in (group, wanted)):
+    if x.layout.rows and regroups(x.dtype, group, wanted):
         blocks = regrouping(x.elements, group, wanted, x.dtype, m.chip)
         m.emit("regroup channels", TRANSPOSE, blocks.cycles, received=blocks.received)
     elif x.layout.rows or group != wanted:
@@ -269,7 +273,7 @@ def _wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _O
         return None
     elements = ceil_div(x.elements, parts)
     name, tile_bytes = "B" if is_b else "A", ceil_div(elements, m.tiles) * size
-    if turned and not any(g * size % REGROUP_GRAIN_BYTES for g in (group, wanted)):
+    if turned and regroups(x.dtype, group, wanted):
         blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
         return _in_blocks(m, name, tile_bytes, blocks, group * size)
     piece = size if turned else gcd(group, wanted) * size
@@ -335,7 +339,7 @@ def _summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _O
     group = gcd(x.layout.grouping, columns)
     name = "activations" if is_input else "gradients"
     tile_bytes = moved * m.chip.exchange_bytes_per_cycle
-    if group % grain or wanted % grain:
+    if not regroups(x.dtype, group, wanted):
         return _Order(name, tile_bytes, 0)
     blocks = regrouping(ceil_div(elements, parts), group, wanted, x.dtype, m.chip)
     if isinstance(op, MatMul) or not m.stack.copies_windows:

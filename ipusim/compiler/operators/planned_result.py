@@ -34,9 +34,6 @@ def finish_result(m: Lowering, chosen: Plan) -> TensorLayout:
     _write_part(m, chosen)
     if cost.after:
         m.emit("cast result", "popops::Cast1D", cost.after)
-    if _moves_output(m, chosen):
-        name = "rearrange output"
-        emit_part(m, chosen, name, "copy", exchange=cost.move_out, copy=cost.copy_out)
     if chosen.spreads_output:
         # Copied with zeros between its positions, where groups of channels sit together, into a
         # tensor of its own (Convolution.cpp, convolutionPostprocess).
@@ -47,24 +44,16 @@ def finish_result(m: Lowering, chosen: Plan) -> TensorLayout:
     return _remapped(m, chosen) or _as_made(m, chosen)
 
 
-def _moves_output(m: Lowering, chosen: Plan) -> bool:
-    """Whether the result of a weight gradient is rearranged.
-
-    What poplibs undoes of a plan's transforms and padding is a view (lib/poplin/Convolution.cpp,
-    convolutionPostprocess), though its planner reckons with a copy.
-    """
-    return m.task.params.pass_kind == "weight_gradient" and chosen.cost.move_out > 0
-
-
 def _as_made(m: Lowering, chosen: Plan) -> TensorLayout:
     """Return where a result lies that stays where it was made.
 
-    Channels that sit together are rows of a product, whose operands poplibs swaps; where the plan
-    swaps them, samples, which are columns of a product, sit together instead.
+    What poplibs undoes of a plan's transforms and padding is a view (lib/poplin/Convolution.cpp,
+    convolutionPostprocess), though its planner reckons with a copy. Channels that sit together are
+    rows of a product, whose operands poplibs swaps; where the plan swaps them, samples, which are
+    columns of a product, sit together instead.
     """
     grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
-    swap = chosen.transform.swap and not _moves_output(m, chosen)
-    rows = isinstance(m.task.params, MatMul) != swap
+    rows = isinstance(m.task.params, MatMul) != chosen.transform.swap
     return TensorLayout(grouping=grouping, tiles=chosen.cost.tiles_used, rows=rows)
 
 
@@ -129,7 +118,7 @@ def _write_part(m: Lowering, chosen: Plan) -> None:
     """
     parts, outputs, size = chosen.cost.serial, chosen.cost.outputs, element_bytes(m.made.dtype)
     gathered = 0
-    if chosen.cut_channels and not _moves_output(m, chosen):
+    if chosen.cut_channels:
         # What is left of the vertex's groups is brought together (convolutionPostprocess).
         gathered = rearranged_copy_cycles(outputs * size, chosen.cut_channels * size, m.chip)
     if chosen.split.out_serial > 1:

@@ -267,6 +267,14 @@ class Regrouping(NamedTuple):
     cycles: int
 
 
+def regroups(dtype: str, *groups: int) -> bool:
+    """Whether blocks of two groupings are transposed: both are multiples of a grain.
+
+    Otherwise elements move one by one (poplibs lib/popops/Rearrange.cpp, regroupIfBeneficial).
+    """
+    return not any(group * element_bytes(dtype) % REGROUP_GRAIN_BYTES for group in groups)
+
+
 def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: Chip) -> Regrouping:
     """Return what it takes to transpose blocks of rows and columns, on as many tiles as can be.
 

@@ -16,6 +16,7 @@ from ipusim.study.evidence.graphs import forward_graph, training_graph
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Op
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.operators.conv import conv_data_gradient, conv_weight_gradient
+from ipusim.workload.training import training_graphs
 
 CHIP, STACK = load_chip("GC200"), load_stack("sdk-2.0")
 
@@ -33,6 +34,10 @@ def lowered(graph):
 
 def steps(graph) -> dict[str, dict[str, object]]:
     return {op.name: {step.name: step for step in op.steps} for op in lowered(graph).ops}
+
+
+def transforms(graph) -> dict[str, str]:
+    return {op.name: op.transform for op in lowered(graph).ops}
 
 
 def plans(graph) -> dict[str, str]:
@@ -233,6 +238,39 @@ def test_a_pointwise_weight_gradient_turns_blocks_of_its_own_group():
     assert turned.copy_cycles == placed.copy_cycles == 0
 
 
+@pytest.mark.parametrize(
+    ("layer", "swap"),
+    [
+        (MatMul(m=128, k=768, n=3072, weights_operand=True), False),
+        (MatMul(m=128, k=3072, n=768, weights_operand=True), True),
+        (conv(), True),
+        (pointwise(batch=16), False),
+    ],
+)
+def test_a_gradient_is_turned_where_weights_take_it(layer, swap):
+    graph = training_graph(layer, "float16")
+    assert ("swap" in transforms(graph)["weight gradient"]) == swap
+    found = steps(graph)
+    assert "rearrange output" not in found["weight gradient"]
+    *before, added = found["add"].values()
+    # In weights rows of B and input channels sit together, in a gradient rows and output channels
+    # do, or columns and input channels if the plan swaps.
+    turned = swap == isinstance(layer, MatMul)
+    assert [step.name for step in before] == ["regroup gradient"] * turned
+    # Groups of 16 come together, or pieces of 4 of transposed blocks.
+    piece = 8 if turned else 32
+    share = added.exchange_bytes
+    assert added.copy_cycles == pytest.approx(rearranged_copy_cycles(share, piece, CHIP), abs=1)
+
+
+def test_an_accumulator_lies_like_its_gradient():
+    g = GraphBuilder("layer")
+    graph = g.finish(g.linear("fc", g.input("x", (128, 3072)), 768)).with_precision("16.16")
+    micro = training_graphs(graph, loss="mean_squared", accumulate="scaled_add").micro_batch
+    (added,) = steps(micro)["fc.weight.accumulated"].values()
+    assert added.exchange_bytes == 0
+
+
 def test_zeros_go_through_the_output_of_a_strided_pointwise_gradient():
     graph = training_graph(pointwise(stride=(2, 2)), "float16")
     program = lower(graph.validate(), CHIP, STACK, host_dtype=None)
@@ -317,13 +355,18 @@ def test_odd_sizes_are_turned_element_by_element():
     even, odd = passes(192), passes(197)
     assert "transpose weights" in even["data gradient"]
     assert "transpose weights" not in odd["data gradient"]
-    turned = odd["data gradient"]["turn weights"]
-    assert turned.copy_cycles == pytest.approx(96 * 197 * 64 * 5 / 4 / CHIP.tiles, rel=0.01)
+    # Pieces of one element, or of the 16 that sit together.
+    for found, piece in ((odd, 2), (even, 32)):
+        turned = found["data gradient"]["turn weights"]
+        copies = rearranged_copy_cycles(turned.exchange_bytes, piece, CHIP)
+        assert turned.copy_cycles == pytest.approx(copies, abs=1)
     # Tokens are summed over by the gradient of the values.
     turned = "transpose activations and gradients"
     assert even["weight gradient"][turned].compute_cycles > 0
     assert turned not in odd["weight gradient"]
-    assert odd["weight gradient"]["rearrange operands"].copy_cycles > 0
+    moved = odd["weight gradient"]["rearrange operands"]
+    copies = rearranged_copy_cycles(moved.exchange_bytes, 2, CHIP)
+    assert moved.copy_cycles == pytest.approx(copies, abs=1)
 
 
 @pytest.mark.parametrize(("mask", "moved"), [((1, 1, 128, 128), True), ((2, 1, 1, 128), False)])

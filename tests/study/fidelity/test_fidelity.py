@@ -109,22 +109,23 @@ def test_amp_vertex_against_silicon():
         # 1.0 before the same: these were right with what regroups their operands, itself adopted.
         (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 2.3, 3.6),
         # Sums of forward, data gradient and weight gradient with its addition to the weights.
-        # Target 4 and 10. 3.1 and 7.5, 3.0 and 8.1, before only windows were copied within tiles.
-        (("convolution, three passes", "2021-03", "GC200"), 1.5, 3.8),
-        (("convolution, three passes", "2021-03", "GC2"), 1.1, 3.2),
+        # Target 4 and 10. 3.1 and 7.5, 3.0 and 8.1, before only windows were copied within tiles;
+        # 1.5 and 3.8, 1.1, before weights took gradients that lie as their plan made them.
+        (("convolution, three passes", "2021-03", "GC200"), 1.6, 4.1),
+        (("convolution, three passes", "2021-03", "GC2"), 1.2, 3.2),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
-        # 15.0 and 15.5 at the 90th percentile before results were views: small ones were too fast.
-        (("fully connected, three passes", "2021-03", "GC200"), 2.9, 15.6),  # target 5 and 20
-        (("fully connected, three passes", "2021-03", "GC2"), 2.3, 16.6),
+        # 4.0 and 15.0, 3.0 and 15.5, before results were views: small ones are too fast.
+        (("fully connected, three passes", "2021-03", "GC200"), 2.1, 16.3),  # target 5 and 20
+        (("fully connected, three passes", "2021-03", "GC2"), 2.0, 15.0),
         # The smallest of three, whose blocks fill a part of the tiles, is 6 and 9 % slow; 4.0, and
         # 2.5 and 8.0, before neighbours were sent what each lacks of the other's.
         # 4.4 and 6.0, 3.2 and 8.5, before casts of partials cost what their vertices do; 4.6 and
-        # 6.4, 3.4 and 9.0 (float 10 and 12) before partials were dealt out in groups.
-        (("grouped fully connected, three passes", "2021-03", "GC200"), 2.1, 5.3),
-        (("grouped fully connected, three passes", "2021-03", "GC2"), 3.3, 8.8),
-        # 7.2 and 11.0, 10.0 before results were views.
-        (("fully connected, float, three passes", "2021-03", "GC200"), 4.5, 7.6),
-        (("fully connected, float, three passes", "2021-03", "GC2"), 5.2, 37.0),
+        # 6.4, 3.4 and 9.0 (float 10 and 12) before partials were dealt out in groups; 2.1 and 5.3,
+        # 3.3 and 8.8 (float 7.2 and 11.0, 10.0) before results were views.
+        (("grouped fully connected, three passes", "2021-03", "GC200"), 0.5, 1.8),
+        (("grouped fully connected, three passes", "2021-03", "GC2"), 1.9, 5.2),
+        (("fully connected, float, three passes", "2021-03", "GC200"), 3.9, 8.2),
+        (("fully connected, float, three passes", "2021-03", "GC2"), 5.7, 37.0),
         # Rows that were kept back until the model was made: what it came to on first sight, but for
         # the two products of 20,000 columns, 15 and 23 % fast until cut serial parts were put
         # together, 4.5 and 3.8 until partials in two pieces took longer. Target 4.
@@ -132,15 +133,18 @@ def test_amp_vertex_against_silicon():
         (("gemm, forward (released)", "sdk_1.0.136", "GC2"), 2.2, 2.3),
         # 3.4 and 7.5, 3.0 and 10.5, before only windows were copied within tiles: what is left are
         # pointwise layers of odd fields, 2 to 5 % fast, which copies that are not made had hidden.
-        # 2.5 and 5.2 before results were views.
-        (("convolution, three passes (released)", "2021-03", "GC200"), 2.6, 5.6),
-        (("convolution, three passes (released)", "2021-03", "GC2"), 3.2, 7.5),
+        # 2.5 and 5.2, 3.2 before results were views.
+        (("convolution, three passes (released)", "2021-03", "GC200"), 2.5, 5.6),
+        (("convolution, three passes (released)", "2021-03", "GC2"), 3.0, 7.5),
+        (("fully connected, float, three passes (released)", "2021-03", "GC200"), 4.3, 4.7),
+        (("fully connected, float, three passes (released)", "2021-03", "GC2"), 3.0, 4.0),
     ],
 )
 def test_operations_against_ipumodel(operations, key, median, p90):
     line = operations.loc[key]
     rows = {
         "gemm, forward (released)": 2,
+        "fully connected, float, three passes (released)": 2,
         "grouped fully connected, three passes": 3,
         "fully connected, float, three passes": 4,
     }
@@ -319,6 +323,9 @@ def test_scaling_apart_from_level(slowdowns):
 
 # Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
+# - Gradients of weights are turned where weights take them, not by each micro-batch. Results page,
+#   248 to 243. Lost: training.024 and 025 (GPT-2 large, 13 and 12 fast), 082 (BERT, 11 fast),
+#   mlperf.07 and 08 (BERT, 10.0 and 10.2 slow). Without fitted constants one hit was lost.
 # - Results are views, and remapped where poplibs finds no neighbours in them. Results page, 249 to
 #   248. Won: inference.004 (BERT), training.021 (Group BERT), mlperf.11 (RNN-T). Lost:
 #   inference.075 and 089 (EfficientNet, 10.0 and 10.2 fast), training.125 (Conformer, 12 fast),
