@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from math import prod
 
 import numpy as np
 import onnx
@@ -217,7 +218,10 @@ class Walk:
             shape = (self.rebatch.after, *shape[1:])
         zero = np.zeros((), helper.tensor_dtype_to_np_dtype(kind))
         bias = node.input[2] if node.has(2) else zero
-        Parts(self, node)("Expand", bias, np.array(shape), out=node.output[0])
+        # Of one row it is the bias itself.
+        whole = node.has(2) and self.context.values[bias].elements == prod(shape)
+        kind = "Reshape" if whole else "Expand"
+        Parts(self, node)(kind, bias, np.array(shape), out=node.output[0])
         return True
 
     def _unknown(self, node: Node, inputs: list[Value]) -> None:
