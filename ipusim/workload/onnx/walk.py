@@ -35,8 +35,6 @@ RECIPES = {**COMPOSITES, **ATTENTION, **LEARNERS}
 """What operators are made of, by domain and operator."""
 
 _WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "BatchNormalization")
-
-
 _REPEATING = ("Expand", "Tile", *N_ARY.split())
 """Operators whose results may repeat what they take."""
 

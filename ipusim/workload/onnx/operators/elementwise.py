@@ -10,10 +10,7 @@ from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, by_names
 _POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 """Exponents with a function of their own."""
 
-_COMMUTATIVE = frozenset(
-    {"Add", "Mul", "Sum", "Mean", "Min", "Max", "Equal", "And", "Or", "Xor", "BitwiseAnd"}
-    | {"BitwiseOr", "BitwiseXor"}
-)
+_COMMUTATIVE = "Add Mul Sum Mean Min Max Equal And Or Xor BitwiseAnd BitwiseOr BitwiseXor"
 
 
 def snake(op_type: str) -> str:
@@ -21,24 +18,14 @@ def snake(op_type: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op_type).lower()
 
 
-_FUNCTION_NAMES = {
-    "Where": "select",
-    "Sum": "add",
-    "PRelu": "prelu",
-    "IsNaN": "is_nan",
-    # popops has one vertex for bits and truths.
-    "BitwiseNot": "not",
-    "BitwiseAnd": "and",
-    "BitwiseOr": "or",
-    "BitwiseXor": "xor",
-    "BitShift": "and",
-}
+_FUNCTION_NAMES = {"Where": "select", "Sum": "add", "IsNaN": "is_nan", "BitShift": "and"}
 
 
 def _elementwise(e: Emission, operands: tuple[str, ...], function: str = "") -> None:
     shape, dtype = e.out, e.dtype(e.node.output[0])
     first, *others = (e.context.graph.tensors[name] for name in operands)
-    kind = e.node.op_type
+    # popops has one vertex for bits and truths.
+    kind = e.node.op_type.removeprefix("Bitwise")
     params = Elementwise(
         function=function or _FUNCTION_NAMES.get(kind, snake(kind)),
         elements=prod(shape),
@@ -85,7 +72,7 @@ def n_ary(e: Emission) -> None:
         e.operand(place, weight=kind == "PRelu" and place == 1)
         for place in range(len(e.node.input))
     )
-    if kind in _COMMUTATIVE:
+    if kind in _COMMUTATIVE.split():
         # A gate before its tensor is the same product: what has the result's shape comes first.
         tensors = e.context.graph.tensors
         operands = tuple(sorted(operands, key=lambda name: tensors[name].shape != e.out))

@@ -78,17 +78,9 @@ def _product(e: Emission) -> tuple[MatMul, str, str]:
     return params, a, b
 
 
-_NORMS = {
-    "BatchNormalization": "batch",
-    "LayerNormalization": "layer",
-    "InstanceNormalization": "instance",
-    "GroupNormalization": "group",
-}
-
-
 def norm(e: Emission) -> None:
     """Norms with one operator: gain and shift are parameters, stored statistics constants."""
-    kind = _NORMS[e.node.op_type]
+    kind = e.node.op_type.removesuffix("Normalization").lower()
     if e.get("training_mode", 0):
         e.note("batch norms in training mode use their stored statistics")
     batch, channels, *field = _rows(e) if kind == "layer" else e.shape()
@@ -183,17 +175,13 @@ def pool_of(c: Call) -> Pool:
     )
 
 
-def global_pool_of(c: Call) -> Pool:
-    """Return a GlobalMaxPool or GlobalAveragePool: a window as large as the field."""
-    return Pool.of_all("max" if c.node.op_type == "GlobalMaxPool" else "average", c.shape())
-
-
 ATTRIBUTES: dict[str, Callable[[Call], Conv | Pool]] = by_names(
     {
         "Conv": conv_of,
         "ConvTranspose": conv_transpose_of,
         "MaxPool AveragePool": pool_of,
-        "GlobalAveragePool GlobalMaxPool": global_pool_of,
+        "GlobalAveragePool": lambda c: Pool.of_all("average", c.shape()),
+        "GlobalMaxPool": lambda c: Pool.of_all("max", c.shape()),
     }
 )
 """What nodes with windows do, which their attributes and the shapes of their operands say."""
@@ -241,7 +229,7 @@ COMPUTE_HANDLERS: dict[str, Handler] = by_names(
     {
         "Gemm": gemm,
         "MatMul": lambda e: e.emit(*_product(e)),
-        " ".join(_NORMS): norm,
+        "BatchNormalization LayerNormalization InstanceNormalization GroupNormalization": norm,
         "RMSNormalization": rms_norm,
         "Softmax LogSoftmax": softmax,
         REDUCTIONS: reduce,
