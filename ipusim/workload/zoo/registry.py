@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ipusim.errors import resolve_name
+from ipusim.errors import DataError, resolve_name
 from ipusim.files import completed, read_tables
 from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
@@ -107,9 +107,15 @@ def _homes() -> dict[str, str]:
     """Return the module of every network in the table."""
     root = Path(__file__).parent
     place = {path.stem: path.relative_to(root).with_suffix("").parts for path in root.rglob("*.py")}
+    told = read_tables(FILE)
+    for module in told.keys() - place.keys():
+        raise DataError(
+            f"The table {module!r} in {FILE} is named after no module of the zoo: add {module}.py "
+            "below ipusim/workload/zoo."
+        )
     return {
         name: ".".join((__package__, *place[module]))
-        for module, tables in read_tables(FILE).items()
+        for module, tables in told.items()
         for name, table in tables.items()
         if isinstance(table, dict)
     }
@@ -135,4 +141,10 @@ def load(name: str) -> Model:
 
 @cache
 def _load(name: str) -> Model:
-    return find(name)()
+    network = find(name)
+    if network is None:
+        raise DataError(
+            f"No function of {_homes()[name]} builds {name!r} of {FILE}: decorate one with "
+            "`networks`."
+        )
+    return network()

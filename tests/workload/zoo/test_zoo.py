@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ipusim.errors import ConfigError, UnknownNameError, WorkloadError
+from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadError
 from ipusim.files import data_dir, read_records
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Graph, MatMul
@@ -181,6 +181,23 @@ def test_precision_sets_storage(precision, activations, weights):
     assert graph.tensors["images"].bytes == activations * 3 * 224 * 224
     assert graph.output_bytes == activations * 1000
     assert graph.tensors["bn1.running_mean"].bytes == weights * 64
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("nowhere", "is named after no module of the zoo: add nowhere.py"),
+        ("unet", "No function of ipusim.workload.zoo.vision.unet builds 'mine'"),
+    ],
+)
+def test_a_table_without_a_module_or_a_builder_is_told(monkeypatch, table, message):
+    monkeypatch.setattr(registry, "read_tables", lambda _: {table: {"mine": {}}})
+    registry._homes.cache_clear()
+    try:
+        with pytest.raises(DataError, match=message):
+            zoo.load("mine")
+    finally:
+        registry._homes.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["ResNeXt-101 32x4d", "RESNEXT101.32X4D", "resnext101_32x4d"])
