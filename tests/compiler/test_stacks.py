@@ -6,7 +6,7 @@ from ipusim import files
 from ipusim.compiler.stacks import load_stack
 from ipusim.errors import DataError
 
-TABLE = '["sdk-2.4"]'
+TABLE = '["sdk-3.x"]'
 
 
 def test_what_is_no_table_is_no_stack(monkeypatch, tmp_path):
@@ -16,5 +16,5 @@ def test_what_is_no_table_is_no_stack(monkeypatch, tmp_path):
     changed = text.replace(TABLE, f"[{TABLE}]")
     (tmp_path / "stacks.toml").write_text(changed, encoding="utf-8")
     monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
-    with pytest.raises(DataError, match=r"stacks\.toml has no table 'sdk-2\.4': restore it"):
-        load_stack("sdk-2.4")
+    with pytest.raises(DataError, match=r"stacks\.toml has no table 'sdk-3\.x': restore it"):
+        load_stack("sdk-3.x")
