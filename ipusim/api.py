@@ -117,9 +117,11 @@ def roofline(model: str | Model, **options: Unpack[ModelOptions]) -> RooflineRep
     """
     loaded, config = _asked(model, options)
     step, items = roofline_step_s(loaded, config)
+    # A training step is timed whole, however many batches the host prepares meanwhile.
+    steps = 1 if config.training else config.batches_in_flight
     return RooflineReport(
         model=loaded.name,
         config=config,
-        latency=Estimate(config.batches_in_flight * step, unit="s"),
+        latency=Estimate(steps * step, unit="s"),
         throughput=Estimate(config.replicas * items / step, unit="items/s"),
     )

@@ -313,7 +313,11 @@ def test_a_wider_master_copy_costs_casts_and_memory(report):
 
 def test_roofline_of_training_is_never_beaten(report):
     options = {name: value for name, value in BASE.items() if name != "tier"}
-    assert ipusim.roofline("resnet18", **options).throughput.value > report.throughput.value
+    bound = ipusim.roofline("resnet18", **options)
+    assert bound.throughput.value > report.throughput.value
+    # Both are of one step and its items, whatever the host prepares meanwhile.
+    items = report.throughput.value * report.latency.value
+    assert bound.throughput.value * bound.latency.value == pytest.approx(items)
 
 
 @pytest.mark.parametrize(

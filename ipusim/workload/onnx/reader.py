@@ -278,10 +278,10 @@ def _shape(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
 
 
 def _name(dim: onnx.TensorShapeProto.Dimension) -> str:
-    """Return the name of a free size; protobuf hands over bytes where it is no UTF-8."""
+    """Return the name of a free size in one line; protobuf hands over bytes if it is no UTF-8."""
     name = dim.dim_param
     text = name.decode(errors="replace") if isinstance(name, bytes) else name
-    return _NAMELESS.get(text, text)
+    return _NAMELESS.get(text, " ".join(text.split()))
 
 
 _PARTS = ("Identity", "Slice", "Split", "Gather", "Cast", "Squeeze", "Unsqueeze")

@@ -396,6 +396,12 @@ def test_a_size_that_no_known_sum_tells_stays_open(size):
         from_onnx(model, dims={"seq": 1})
 
 
+def test_a_size_is_named_in_one_line():
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ["n", 8, "a\nb"]}, ["y"])
+    with pytest.raises(WorkloadError, match=r"'x' is \[batch, 8, a b\]"):
+        from_onnx(model)
+
+
 def test_inputs_have_one_batch():
     node = helper.make_node("Add", ["a", "b"], ["y"])
     model = make_model([node], {"a": ["batch", 4], "b": ["batch", 4]}, ["y"])
