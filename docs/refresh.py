@@ -108,7 +108,8 @@ def evidence_block() -> str:
             f"| mean {_cell(row['mean_abs_error_percent'])} "
             f"| largest {_cell(row['max_abs_error_percent'])} |"
         )
-    operations = pd.concat([evidence.operations_table(), evidence.recurrent_table()])
+    groups = (evidence.PRODUCTS, evidence.RECURRENT)
+    operations = pd.concat([evidence.operations_table(group) for group in groups])
     for row in operations.to_dict("records"):
         lines.append(
             f"| IPUModel: {row['operation']}, {row['chip']}, {row['snapshot']} | {row['rows']} "

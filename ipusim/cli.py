@@ -397,38 +397,30 @@ def _tell(out: Path, result: State) -> None:
 def validate(rows: bool, record: bool) -> int:
     """Print the three-tier validation tables; fail when a recorded count of hits falls."""
     from ipusim.study.cached import PooledPredictor
-    from ipusim.study.evidence import memory as evidence_memory, operations as evidence
+    from ipusim.study.evidence import operations as evidence
+    from ipusim.study.evidence.memory import network_memory_table
     from ipusim.study.fit.ran import ran, ran_table
     from ipusim.study.fit.samples import samples_of
     from ipusim.study.fit.scale_out import scaling_rows, scaling_table
     from ipusim.study.table import Table
-    from ipusim.study.verdicts import (
-        compare_gpu as gpu_compare,
-        intervals as study_intervals,
-        validate,
-    )
+    from ipusim.study.verdicts import validate
     from ipusim.study.verdicts.compare import verdicts
+    from ipusim.study.verdicts.compare_gpu import gpu_compare, gpu_summary
+    from ipusim.study.verdicts.intervals import coverage_table, stale_kinds
     from ipusim.study.verdicts.summary import verdict_on
     from ipusim.workers import available_cores
 
     predictor = PooledPredictor(available_cores())
     frame = verdicts(predictor=predictor)
     tables = validate.validation_tables(frame, rows=rows)
-    gpus = gpu_compare.gpu_compare()
     programs = ran(predictor)
     more = {
         "80 % intervals: published values inside, each interval from other families": (
-            study_intervals.coverage_table(frame)
+            coverage_table(frame)
         ),
         "Vertices measured on silicon": evidence.vertices_table(),
-        "Operations against Graphcore's IPUModel": evidence.operations_table(),
-        "Pooling, reductions and embeddings against Graphcore's IPUModel": (
-            evidence.other_operations_table()
-        ),
-        "Recurrent layers against Graphcore's IPUModel": evidence.recurrent_table(),
-        "Memory of whole networks, compiled by Poplar, by category": (
-            evidence_memory.network_memory_table()
-        ),
+        **{title: evidence.operations_table(group) for group, title in evidence.ALL.items()},
+        "Memory of whole networks, compiled by Poplar, by category": network_memory_table(),
         f"Memory: {programs}": ran_table(programs),
         "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage": (
             evidence.mk1_layers_table()
@@ -436,13 +428,11 @@ def validate(rows: bool, record: bool) -> int:
         "Scaling apart from level: slowdown against the smallest system of each series": (
             scaling_table(samples_of(scaling_rows(), predictor))
         ),
-        "GPU model, leave one model out": gpu_compare.gpu_summary(gpus, by=("mode",)),
+        "GPU model, leave one model out": gpu_summary(gpu_compare(), by=("mode",)),
     }
-    for title, content in more.items():
-        tables.append(content if isinstance(content, Table) else Table(content, caption=title))
+    tables += [Table(content, caption=title) for title, content in more.items()]
     click.echo("\n\n".join(repr(table) for table in tables))
-    stale = study_intervals.stale_kinds(frame)
-    if stale:
+    if stale := stale_kinds(frame):
         click.echo(
             f"\nThe intervals of {', '.join(stale)} are not those of these rows: "
             "run 'ipusim calibrate'."
@@ -468,7 +458,7 @@ def calibrate(power: bool, gpu: bool) -> None:
     from ipusim.workers import available_cores
 
     predictor = PooledPredictor(available_cores())
-    fitted = fit(predictor=predictor, power=power)
+    fitted = fit(predictor=predictor, power=power, gpu=gpu)
     for name, call in fitted.steps.calls.items():
         click.echo(f"{name}: {1e6 * call.value:.1f} us per call ({len(call.rows)} rows)")
     for stack, each in fitted.steps.supersteps.items():
@@ -479,11 +469,8 @@ def calibrate(power: bool, gpu: bool) -> None:
     for name in ("reduction", "collective"):
         latency = getattr(fitted.scale_out, name)
         click.echo(f"{name}: {1e6 * latency.value:.2f} us ({len(latency.rows)} rows)")
-    if gpu:
-        from ipusim.study.fit.gpu import calibrate_gpu
-
-        for stack, kernel in calibrate_gpu().items():
-            click.echo(f"{stack}: {1e6 * kernel.value:.1f} us per kernel")
+    for stack, kernel in fitted.gpu.items() if gpu else ():
+        click.echo(f"{stack}: {1e6 * kernel.value:.1f} us per kernel")
     for interval in calibrate_intervals(predictor).values():
         click.echo(
             f"80 % interval of {interval.kind}: x {interval.low:.3f} to x {interval.high:.3f} "

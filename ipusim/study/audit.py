@@ -106,10 +106,8 @@ def little_rows() -> pd.DataFrame:
 def little_groups() -> pd.DataFrame:
     """Group Little's law, with the batch as run, by framework and platform."""
     groups = little_rows().groupby(["framework", "system"])
-    batches = groups["batches_as_run"]
-    columns = {"rows": groups.size(), "least": batches.min(), "median": batches.median()}
-    columns |= {"largest": batches.max(), "labels_differ": groups["label_differs"].sum()}
-    return pd.DataFrame(columns).reset_index()
+    batches = groups["batches_as_run"].agg(rows="size", least="min", median="median", largest="max")
+    return batches.assign(labels_differ=groups["label_differs"].sum()).reset_index()
 
 
 def batch_labels() -> pd.DataFrame:

@@ -295,11 +295,8 @@ def validated(monkeypatch, tmp_path):
     """Validate against a fake predictor, without the evidence of the predicting stages."""
     frame = verdicts(predictor=FakePredictor())
     evidence = types.ModuleType("ipusim.study.evidence.operations")
-    evidence.operations_table = lambda: pd.DataFrame({"operation": ["gemm"], "median": [1.0]})
-    evidence.other_operations_table = lambda: pd.DataFrame(
-        {"operation": ["reduce"], "median": [3.0]}
-    )
-    evidence.recurrent_table = lambda: pd.DataFrame({"operation": ["lstm"], "median": [2.0]})
+    evidence.ALL = {"gemm": "Products", "reduce": "Others", "lstm": "Recurrent"}
+    evidence.operations_table = lambda group: pd.DataFrame({"operation": [group], "median": [1.0]})
     evidence.vertices_table = lambda: pd.DataFrame({"vertex": ["AMP 1x1"], "mean": [0.5]})
     evidence.mk1_layers_table = lambda: pd.DataFrame({"stage": [5], "median": [9.0]})
     monkeypatch.setitem(sys.modules, "ipusim.study.evidence.operations", evidence)

@@ -17,18 +17,6 @@ from ipusim.study.verdicts.summary import counted_rows
 
 NO_TEST, NOT_PREDICTED = "no test of their own", "not predicted"
 """Which values are not counted as hits or misses: restated or fitted ones, and those without."""
-_DETAILS = (
-    "row_id",
-    "table",
-    "stack",
-    "kind",
-    "unit",
-    "roofline",
-    "specification",
-    "note",
-    "left_out",
-    *(name for name in RUN_COLUMNS if name != "label"),
-)
 
 
 def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
@@ -100,8 +88,12 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
         "error": f"{error:+.1f}" if _is_known(error) else "",
         "metric": f"{row['metric']}, {row['unit']}",
     }
-    kept = _spec("rows")["filters"]
-    details = [[key.replace("_", " "), _text(row[key])] for key in _DETAILS if _is_known(row[key])]
+    kept, about = _spec("rows")["filters"], (*_spec("rows")["details"], *RUN_COLUMNS)
+    details = [
+        [key.replace("_", " "), _text(row[key])]
+        for key in about
+        if key != "label" and _is_known(row[key])
+    ]
     plain = {key: value for key, value in known.items() if key in kept or _is_known(value)}
     search = f"{name} {row['row_id']}".lower()
     counted = NO_TEST if row["verdict"] and row["left_out"] else known["verdict"]

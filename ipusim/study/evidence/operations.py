@@ -30,6 +30,12 @@ from ipusim.workload.graph import Conv
 SUITES_FILE = "evidence/ipumodel_suites.csv"
 PRODUCTS, OTHERS, RECURRENT = "products", "others", "recurrent"
 """Products and convolutions; pooling, reductions and embeddings; LSTM and GRU."""
+ALL = {
+    PRODUCTS: "Operations against Graphcore's IPUModel",
+    OTHERS: "Pooling, reductions and embeddings against Graphcore's IPUModel",
+    RECURRENT: "Recurrent layers against Graphcore's IPUModel",
+}
+"""All groups of operations, and what their tables are called."""
 GROUPS = ["operation", "snapshot", "chip"]
 """What the errors of single operations are summarised by."""
 
@@ -137,34 +143,24 @@ def _compared(suite: Suite) -> Iterator[dict[str, object]]:
             }
 
 
-def _summary(group: str, *figures: str, fingerprints: bool, used: bool = False) -> pd.DataFrame:
-    """Summarise `suite_rows` per operation, snapshot and chip."""
+def operations_table(group: str = PRODUCTS) -> pd.DataFrame:
+    """Summarise `suite_rows` per operation, snapshot and chip.
+
+    Errors of cycles, of products those of memory too, of the rest the largest; how many
+    fingerprints are exact, but for those of `OTHERS`.
+    """
     rows = suite_rows(group)
+    figures = ["median", "p90", *([] if group == PRODUCTS else ["max"])]
     table = errors_by_group(rows, GROUPS, *figures)
-    if used:
+    if group == PRODUCTS:
         of_bytes = rows.assign(error_percent=rows["memory_error_percent"])
         of_bytes = errors_by_group(of_bytes, GROUPS, *figures).drop(columns=[*GROUPS, "rows"])
         table = table.join(of_bytes.add_prefix("memory_"))
-    if fingerprints:
+    if group != OTHERS:
         exact = rows.groupby(GROUPS, sort=False)["fingerprint"].agg(["sum", "count"])
         shown = [f"{int(held)}/{of}" if of else "" for held, of in exact.itertuples(index=False)]
         table["fingerprints"] = shown
     return table
-
-
-def operations_table() -> pd.DataFrame:
-    """Summarise products and convolutions: errors of cycles and memory, exact fingerprints."""
-    return _summary(PRODUCTS, "median", "p90", fingerprints=True, used=True)
-
-
-def other_operations_table() -> pd.DataFrame:
-    """Summarise pooling, reductions and embeddings per operation, snapshot and chip."""
-    return _summary(OTHERS, "median", "p90", "max", fingerprints=False)
-
-
-def recurrent_table() -> pd.DataFrame:
-    """Summarise recurrent layers per operation and chip, with how many fingerprints are exact."""
-    return _summary(RECURRENT, "median", "p90", "max", fingerprints=True)
 
 
 def mk1_layer_rows() -> pd.DataFrame:

@@ -210,9 +210,7 @@ def layers_frame() -> pd.DataFrame:
     lines = []
     for layer, table in (
         ("vertices on silicon", operations.vertices_table()),
-        ("operations in IPUModel", operations.operations_table()),
-        ("operations in IPUModel", operations.other_operations_table()),
-        ("operations in IPUModel", operations.recurrent_table()),
+        *(("operations in IPUModel", operations.operations_table(one)) for one in operations.ALL),
         ("layers on silicon, Mk1", operations.mk1_layers_table()),
         ("memory of compiled networks", network_memory_table()),
     ):

@@ -24,22 +24,16 @@ def scale_table(
     """Predict a training step on ever more chips, far beyond the systems that exist.
 
     `system` is the one whose machines are multiplied; each number of chips is a whole number of
-    replicas. Options are those of `ipusim.simulate` for training, by default micro_batch = 8 items,
-    gradient_accumulation = 16, recompute = "auto" and gradients merged into 64 MiB.
+    replicas. Options are those of `ipusim.simulate`, by default as data/studies/fidelity.toml has
+    them.
 
     Per number of chips: ipus, exists (whether the system holds them), step_ms, all_reduce_ms,
     all_reduce_percent of the step, throughput_items_per_s, efficiency_percent (throughput per chip
     over that of the first row), power_kw. ``attrs["assumptions"]`` says what it rests on.
     """
     sold = load_system(system)
-    given = {
-        "mode": "training",
-        "micro_batch": 8,
-        "gradient_accumulation": 16,
-        "recompute": "auto",
-        "merge_gradients_bytes": 1 << 26,
-    } | options
-    lines = []
+    told = load_spec("fidelity")["scale"]
+    given, lines = told["options"] | options, []
     for count in ipus:
         replicas = count // given.get("ipus_per_replica", 1)
         report = simulate(model, system=_of_size(sold, count), replicas=replicas, **given)
@@ -52,8 +46,8 @@ def scale_table(
     frame.insert(4, "all_reduce_percent", 100.0 * frame["all_reduce_ms"] / frame["step_ms"])
     each = frame["throughput_items_per_s"] / frame["ipus"]
     frame.insert(6, "efficiency_percent", 100.0 * each / each.iloc[0])
-    told = load_spec("fidelity")["scale"]["assumptions"]
-    frame.attrs["assumptions"] = [text.format(system=sold.name, sold=sold.ipus) for text in told]
+    words = {"system": sold.name, "sold": sold.ipus}
+    frame.attrs["assumptions"] = [text.format(**words) for text in told["assumptions"]]
     return frame
 
 

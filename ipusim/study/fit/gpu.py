@@ -8,15 +8,13 @@ two too fast as bad as a factor two too slow, the same on every machine.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 from ipusim.machine import names
-from ipusim.runtime.calibration import Fitted, load_calibration
+from ipusim.runtime.calibration import Fitted
 from ipusim.runtime.gpu.kernels import GpuStack
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.gpu_rows import GpuRow, build_network, modelled_gpu_rows
-from ipusim.study.fit.calibration_file import save_calibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +62,3 @@ def fit_gpu(samples: Iterable[GpuSample] | None = None) -> dict[str, Fitted]:
     """Return the constant of every stack, fitted on all its rows."""
     known = gpu_samples() if samples is None else tuple(samples)
     return {stack: fit_kernel_cost(stack, known) for stack in names(GpuStack)}
-
-
-def calibrate_gpu(path: Path | None = None) -> dict[str, Fitted]:
-    """Fit the constants of all GPU stacks and write them down; the rest of the file is kept."""
-    fitted = fit_gpu()
-    save_calibration(replace(load_calibration(), gpu=fitted), path)
-    return fitted

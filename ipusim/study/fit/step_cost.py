@@ -28,6 +28,7 @@ from ipusim.runtime.terms import Line
 from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fit.calibration_file import save_calibration
+from ipusim.study.fit.gpu import fit_gpu
 from ipusim.study.fit.ran import ran
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.scale_out import fit_compile, fit_scale_out, scaling_rows
@@ -203,12 +204,16 @@ def fit_power_scales(predictor: PooledPredictor) -> PowerScales:
 
 
 def calibrate(
-    *, predictor: PooledPredictor, path: Path | None = None, power: bool = False
+    *,
+    predictor: PooledPredictor,
+    path: Path | None = None,
+    power: bool = False,
+    gpu: bool = False,
 ) -> Calibration:
     """Fit the constants on all rows that may be used and write them down.
 
-    Nothing of an earlier calibration enters but what is kept: GPUs, intervals and, unless `power`,
-    the factors on dynamic energy.
+    Nothing of an earlier calibration enters but what is kept: intervals and, unless `power` and
+    `gpu`, the factors on dynamic energy and the constants of GPU stacks.
     """
     samples = samples_of(fitting_rows(), predictor)
     kept = load_calibration()
@@ -217,7 +222,7 @@ def calibrate(
         power=fit_power_scales(predictor) if power else kept.power,
         scale_out=fit_scale_out(samples_of(scaling_rows(), predictor)),
         compile=fit_compile(),
-        gpu=kept.gpu,
+        gpu=fit_gpu() if gpu else kept.gpu,
         intervals=kept.intervals,
         known_families=kept.known_families,
         ran=ran(predictor),

@@ -171,11 +171,8 @@ def with_gpus(frame: pd.DataFrame, gpus: pd.DataFrame) -> pd.DataFrame:
 
 def crossover(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare one IPU with one A100 at batch 10: images/s as published and predicted."""
-    table4 = table_frame(frame, "Table 4")
-    small = table4[(table4["micro_batch"] == 10) & (table4["chips"] == 1)]
-    is_ipu = small["label"].str.contains("IPU")
-    lines = []
-    for name in ("published", "calibrated"):
-        ipu, gpu = (float(part[name].iloc[0]) for part in (small[is_ipu], small[~is_ipu]))
-        lines.append({"numbers": name, "one_ipu": ipu, "one_a100": gpu, "ratio": ipu / gpu})
-    return pd.DataFrame(lines)
+    small = table_frame(frame, "Table 4").query("micro_batch == 10 & chips == 1")
+    machine = small["label"].str.contains("IPU").map({True: "one_ipu", False: "one_a100"})
+    both = small.groupby(machine.rename(None))[["published", "calibrated"]].first()
+    shown = both.T[["one_ipu", "one_a100"]].rename_axis("numbers").reset_index()
+    return shown.assign(ratio=shown["one_ipu"] / shown["one_a100"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import golden
 import pytest
+from study_fakes import FakePredictor
 
 from ipusim.errors import DataError, StudyError
 from ipusim.files import read, read_tables
@@ -19,11 +20,11 @@ from ipusim.study.data.gpu_rows import (
 )
 from ipusim.study.fit.gpu import (
     GpuSample,
-    calibrate_gpu,
     fit_gpu,
     fit_kernel_cost,
     gpu_samples,
 )
+from ipusim.study.fit.step_cost import calibrate
 from ipusim.study.tamu.gpus import FILE, gpu_bars
 from ipusim.study.verdicts.compare_gpu import (
     conformal_ratios,
@@ -172,10 +173,10 @@ def test_calibration_file_holds_the_fit(samples, tmp_path):
         assert stored.gpu[stack].value == pytest.approx(cost.value, rel=1e-6, abs=1e-12)
         assert stored.gpu[stack].rows == cost.rows
     path = tmp_path / "calibration.toml"
-    calibrate_gpu(path)
+    assert calibrate(predictor=FakePredictor(), path=path, gpu=True).gpu == fitted
     written = load_calibration(path)
     assert written.gpu == stored.gpu
-    assert (written.power, written.steps) == (stored.power, stored.steps)
+    assert (written.power, written.intervals) == (stored.power, stored.intervals)
 
 
 # --- how good it is ----------------------------------------------------------------------------

@@ -24,12 +24,12 @@ def rows():
 
 @pytest.fixture(scope="module")
 def table():
-    return evidence.other_operations_table().set_index(evidence.GROUPS)
+    return evidence.operations_table(evidence.OTHERS).set_index(evidence.GROUPS)
 
 
 @pytest.fixture(scope="module")
 def recurrent():
-    return evidence.recurrent_table().set_index(["operation", "chip"])
+    return evidence.operations_table(evidence.RECURRENT).set_index(["operation", "chip"])
 
 
 @pytest.mark.parametrize(
