@@ -91,16 +91,15 @@ def _neighbours(op: Conv | MatMul, chosen: Plan) -> int:
     else:
         channels, groups = op.out_channels // op.groups, op.groups
         samples, field = op.batch, op.out_field
-    merged = channels * chosen.transform.factor
+    # Elements of the dimension, and those of one group of convolutions.
+    length, merged = channels * groups, channels * chosen.transform.factor
     if chosen.transform.swap:
         # Samples are innermost, then the first dimension that was moved into the channels.
         added = len(chosen.split.field) - len(field)
         moved = [field[d - added] for d in chosen.transform.way.flatten if d >= added]
         length = merged = next((n for n in (samples, *moved) if n > 1), 1)
     elif group == together == 1:
-        return field[-1] if field else samples
-    else:
-        length = channels * groups
+        return field[-1] if field else samples  # positions are innermost
     if merged <= group:
         run = merged * min(together, groups)
     else:

@@ -456,6 +456,8 @@ def narrow(channels: int, field: int, before: int = 64, **changes) -> Conv:
         (narrow(36, 5), 4, 4),
         # One sample is one of 8 channels of a plan that swaps: all of them lie by themselves.
         (narrow(144, 1, 6, batch=1), 16, 1),
+        # 16 positions sit together, which do not divide 56.
+        (narrow(200, 56, batch=1), 8, 1),
     ],
 )
 def test_a_result_without_neighbours_is_remapped(op, group, piece):
@@ -475,7 +477,8 @@ def test_a_result_without_neighbours_is_remapped(op, group, piece):
         MatMul(m=1576, k=768, n=768, weights_operand=True),  # swaps: 16 columns sit together
         MatMul(groups=96, m=197, k=64, n=197, weights_operand=False),  # no group divides 197 rows
         narrow(24, 112, 16),
-        narrow(810, 64),  # swaps: 16 of 64 positions sit together
+        narrow(810, 64),  # no group divides the channels
+        narrow(200, 64, batch=1),  # swaps: 16 of 64 positions sit together
         conv(in_channels=144, out_channels=144, groups=144, field=(56, 56)),
     ],
 )
