@@ -463,8 +463,12 @@ def _real_spectrum(p: Parts) -> str:
 # -- recurrent layers -----------------------------------------------------------------------
 
 
+_OF_STATES = {name.lower(): name for name in ["Tanh", "Relu", "Sigmoid", "Softsign", "Softplus"]}
+"""Operators of an RNN's functions, which ONNX names in any case."""
+
+
 def _rnn(p: Parts) -> None:
-    """RNN: one product for all inputs, then a product, a sum and a tanh in each step."""
+    """RNN: one product for all inputs, then a product, a sum and a function in each step."""
     x = p.input(0)
     steps, batch, features = p.shape(x)
     directions, hidden, _ = p.shape(p.input(1))
@@ -473,6 +477,9 @@ def _rnn(p: Parts) -> None:
             f"has {steps} steps, more than the {LARGEST_UNROLL} that are unrolled; use an LSTM or "
             "GRU, which run as loops"
         )
+    functions = [name.lower() for name in p.get("activations", ["Tanh"] * directions)]
+    if not _OF_STATES.keys() >= set(functions):
+        p.note("functions of an RNN with numbers of their own cost what a tanh does")
     finals, sequences = [], []
 
     def one_of(x: str, place: int, *shape: int) -> str:
@@ -494,7 +501,7 @@ def _rnn(p: Parts) -> None:
             current = one_of(ahead, step, batch, hidden)
             if state:
                 current = p("Add", p("MatMul", state, r), current)
-            state = p("Tanh", current)
+            state = p(_OF_STATES.get(functions[direction], "Tanh"), current)
             outputs.append(p.reshape(state, 1, 1, batch, hidden))
         finals.append(p.reshape(state, 1, batch, hidden))
         sequences.append(p("Concat", *(outputs[::-1] if reverse else outputs), axis=0))

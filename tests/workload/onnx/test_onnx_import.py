@@ -421,6 +421,29 @@ def test_compress_along_the_last_axis_keeps_the_others():
     assert from_onnx(model).graph().tensors["y"].shape == (2, 3, 4)
 
 
+@pytest.mark.parametrize(
+    ("functions", "expected", "noted"),
+    [
+        ({}, {"tanh"}, 0),
+        ({"activations": ["Relu"]}, {"relu"}, 0),
+        (
+            {"activations": ["relu", "SIGMOID"], "direction": "bidirectional"},
+            {"relu", "sigmoid"},
+            0,
+        ),
+        ({"activations": ["Affine"]}, {"tanh"}, 1),
+    ],
+)
+def test_an_rnn_has_its_own_functions(functions, expected, noted):
+    directions = 2 if "direction" in functions else 1
+    node = _node("RNN", ["x", "w", "r"], ["y"], hidden_size=4, **functions)
+    weights = {"w": [directions, 4, 8], "r": [directions, 4, 4]}
+    model = from_onnx(make_model([node], {"x": [3, "n", 8]}, ["y"], weights))
+    ops = model.graph(2).ops
+    assert {op.params.function for op in ops if op.kind == "elementwise"} - {"add"} == expected
+    assert ("functions of an RNN" in model.note) == noted
+
+
 def test_norms():
     vectors = {"s": [6], "b": [6]}
     instance = single("InstanceNormalization", {"x": [2, 6, 5]}, vectors)
