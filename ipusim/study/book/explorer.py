@@ -16,6 +16,7 @@ from ipusim.markup import template
 from ipusim.planning import FILLED
 from ipusim.report import Report
 from ipusim.report.advice import python
+from ipusim.study.book.catalogue import load_spec
 from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
 from ipusim.workload.model import Model, load_model
@@ -26,15 +27,6 @@ FALLBACK = (
 )
 CURVE = (1, 2, 4, 8, 16, 32, 64)
 """Micro-batches of the curve."""
-HOSTS = (
-    ("sends numbers, then waits", {}),
-    ("sends bytes, in between", {"host_dtype": "uint8"}),
-    (
-        "sends bytes, beside compute",
-        {"host_dtype": "uint8", "overlap_io": True, "batches_in_flight": 3},
-    ),
-)
-"""What the host sends, and when; most published runs of inference have the last."""
 _PRECISIONS = ("16.16", "16.32", "32.32")
 _MOST_MICRO_BATCH = 128
 _MOST_TOUR_IPUS = 16
@@ -71,7 +63,8 @@ class Explorer:
         self.micro_batch = widgets.IntSlider(
             value=micro_batch, min=1, max=_MOST_MICRO_BATCH, description="micro-batch", **late
         )
-        self.host = widgets.Dropdown(options=HOSTS, description="host")
+        hosts = tuple(load_spec("tour")["hosts"].items())
+        self.host = widgets.Dropdown(options=hosts, description="host")
         self.chips = widgets.Dropdown(options=(1,), description="chips each")
         self.replicas = widgets.Dropdown(options=(1,), description="replicas")
         self.precision = widgets.Dropdown(options=_PRECISIONS, description="precision")
