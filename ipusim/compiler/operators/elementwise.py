@@ -173,16 +173,18 @@ def _turned_for_weights(m: Lowering, weights: Placed, gradient: Placed) -> int:
     """Turn a gradient for weights that it is added to; return copies to put it into place there.
 
     What the layer sums over sits together in its weights: rows of B in a product, a convolution's
-    input channels. If something else does in what a plan made, blocks are transposed where that is
-    possible (poplibs lib/popops/ScaledAdd.cpp, regroupIfBeneficial).
+    input channels, or groups of convolutions that have one each. If something else does in what a
+    plan made, blocks are transposed where that is possible (poplibs lib/popops/ScaledAdd.cpp,
+    regroupIfBeneficial).
     """
     target, addend = m.task.roles[:2]
     if (target, addend) != ("parameter", "activation") or gradient.layout.tiles is None:
         return 0
     shape, size = weights.shape, element_bytes(gradient.dtype)
-    group, wanted = gradient.layout.grouping, gcd(DEFAULT_GROUPING, shape[int(len(shape) > 2)])
+    group, summed = gradient.layout.grouping, shape[int(len(shape) > 2)]
+    wanted = gcd(DEFAULT_GROUPING, summed) if summed > 1 else group
     piece = gcd(group, wanted) * size
-    if not gradient.layout.rows:
+    if summed > 1 and not gradient.layout.rows:
         piece = size
         if regroups(gradient.dtype, group, wanted):
             piece = REGROUP_GRAIN_BYTES

@@ -59,7 +59,9 @@ def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan)
         cycles = transpose_cycles(block, in_per, matrices, weights.dtype, m.chip)
         m.emit("transpose weights", TRANSPOSE, cycles)
     if not chosen.joint or copied:
-        cycles = rearranged_copy_cycles(moved, element if copied else block * element, m.chip)
+        together = gcd(chosen.conv_groups_per_group, forward.conv_groups_per_group)
+        piece = element if copied else block * together * element
+        cycles = rearranged_copy_cycles(moved, piece, m.chip)
         m.copy("turn weights", 0 if chosen.joint else moved, temp=moved, cycles=cycles)
 
 

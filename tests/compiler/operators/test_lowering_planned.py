@@ -263,6 +263,18 @@ def test_a_gradient_is_turned_where_weights_take_it(layer, swap):
     assert added.copy_cycles == pytest.approx(rearranged_copy_cycles(share, piece, CHIP), abs=1)
 
 
+def test_groups_of_one_channel_sit_together_in_weights_and_gradients():
+    found = lowered(training_graph(conv(in_channels=144, out_channels=144, groups=144), "float16"))
+    plans = {op.name: op.plan for op in found.ops if op.plan}
+    # Each pass has four groups of convolutions together.
+    assert all(" 4x1x1 " in plan for plan in plans.values())
+    moved = {step.name: step for op in found.ops for step in op.steps}
+    assert "regroup gradient" not in moved
+    for name in ("turn weights", "scaled add"):
+        copies = rearranged_copy_cycles(moved[name].exchange_bytes, 4 * 2, CHIP)
+        assert moved[name].copy_cycles == pytest.approx(copies, abs=1)
+
+
 def test_an_accumulator_lies_like_its_gradient():
     g = GraphBuilder("layer")
     graph = g.finish(g.linear("fc", g.input("x", (128, 3072)), 768)).with_precision("16.16")
