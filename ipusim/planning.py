@@ -20,7 +20,7 @@ from ipusim.api import names_options, simulate, split_onnx
 from ipusim.compiler.memory import least_bytes
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.report import Report
-from ipusim.report.advice import PLANNED, command, python
+from ipusim.report.advice import PLANNED, command, misfit, python
 from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job, graphs
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import COUNT, RunConfig
@@ -288,9 +288,8 @@ class _Search:
                 f"makes a global batch of {self.batch:,}: choose another batch, or leave "
                 "micro_batch and replicas out."
             )
-        return f"Nothing that was tried fits {name} on {machine.name}; nearest: " + (
-            self.nearest.verdict.partition(": ipusim")[0].rstrip(".") + "."
-        )
+        nearest = misfit(self.nearest)
+        return f"Nothing that was tried fits {name} on {machine.name}; nearest: {nearest}."
 
     def _sizes(self) -> list[int]:
         """Return the micro-batches to try, smallest first."""

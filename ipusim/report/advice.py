@@ -84,26 +84,39 @@ def verdict(report: Report) -> str:
     """What the run comes to, in a sentence: what does not fit and what to do, or the rates."""
     memory, config = report.result.memory, report.config
     if not memory.fits:
-        most = ", ".join(
-            f"{row.what} {row.bytes:,} B" for row in report.held().head(NAMED).itertuples()
-        )
         asked = {name: value for name, value in report.asked.items() if name not in PLANNED}
-        what = "A phase" if config.phased else "A stage" if report.result.stages else "It"
         todo = f": {line('plan', asked)} searches what does" if asked else ""
-        return (
-            f"{what} does not fit: {memory.over_bytes:,} B too many for the {memory.tile_bytes:,} "
-            f"B of a tile, on {memory.peak_tiles:,} tiles of a {report.chip} at {memory.peak_op}, "
-            f"where most is {most}{todo}. The model of memory errs too: "
-            f"{calibration().ran.verdict(memory.over_bytes / memory.tile_bytes)}."
-        )
-    chips = f"{config.active_ipus} {report.chip}"
-    value = report.throughput.value
-    rate = f"{value:,.0f}" if value >= 1e3 else f"{value:.4g}"
+        errs = calibration().ran.verdict(memory.over_bytes / memory.tile_bytes)
+        return f"{misfit(report)}{todo}. The model of memory errs too: {errs}."
+    does, time = ("trains on", "step") if config.training else ("answers", "latency")
     return (
-        f"It fits {chips}, with {memory.used_tile_bytes / memory.tile_bytes:.0%} of the fullest "
-        f"tile in use, and {'trains on' if config.training else 'answers'} {rate} items/s with "
-        f"a {'step' if config.training else 'latency'} of {1e3 * report.latency.value:.4g} ms."
+        f"{room(report)}, and {does} {digits(report.throughput.value)} items/s with a {time} of "
+        f"{1e3 * report.latency.value:.4g} ms."
     )
+
+
+def misfit(report: Report) -> str:
+    """Say what does not fit, and what lies where it does not."""
+    memory = report.result.memory
+    most = ", ".join(f"{row.what} {row.bytes:,} B" for row in report.held()[:NAMED].itertuples())
+    what = "A phase" if report.config.phased else "A stage" if report.result.stages else "It"
+    return (
+        f"{what} does not fit: {memory.over_bytes:,} B too many for the {memory.tile_bytes:,} B of "
+        f"a tile, on {memory.peak_tiles:,} tiles of a {report.chip} at {memory.peak_op}, where "
+        f"most is {most}"
+    )
+
+
+def room(report: Report) -> str:
+    """Say which chips a run that fits is on, and how full they are."""
+    used = report.used_tile_bytes / report.tile_bytes
+    chips = f"{report.config.active_ipus} {report.chip}"
+    return f"It fits {chips}, with {used:.0%} of the fullest tile in use"
+
+
+def digits(value: float) -> str:
+    """Write four significant digits, and all before the point, never as a power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.4g}"
 
 
 def advice(report: Report) -> tuple[str, ...]:

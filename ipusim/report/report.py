@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ipusim.compiler.program import Program
 from ipusim.files import write_text
 from ipusim.report import advice
+from ipusim.report.advice import digits
 from ipusim.report.trace import PHASES, events
 from ipusim.runtime.calibration import FittedCosts, Interval, calibration, interval80
 from ipusim.runtime.compile import tile_steps
@@ -43,13 +44,13 @@ class Estimate:
         return self.value
 
     def __str__(self) -> str:
-        return f"{_digits(self.value)} {self.unit}".rstrip() + self.ends(" (")
+        return f"{digits(self.value)} {self.unit}".rstrip() + self.ends(" (")
 
     def ends(self, before: str, scale: float = 1.0) -> str:
         """Return the interval as text; nothing where there is none."""
         if self.low80 is None or self.high80 is None:
             return ""
-        return f"{before}{_digits(scale * self.low80)} to {_digits(scale * self.high80)})"
+        return f"{before}{digits(scale * self.low80)} to {digits(scale * self.high80)})"
 
 
 def _read(place: str, doc: str) -> Any:
@@ -394,13 +395,13 @@ class Report:
             f"highest address {memory.peak_tile_bytes:,} of {memory.tile_bytes:,} B on the fullest "
             f"tile, {memory.used_tile_bytes:,} B in use"
         )
-        step = " + ".join(f"{name} {_digits(1e3 * part)}" for name, part in result.parts_s.items())
+        step = " + ".join(f"{name} {digits(1e3 * part)}" for name, part in result.parts_s.items())
         rates = [
-            ("latency", f"{_digits(1e3 * self.latency.value)} ms" + self.latency.ends(within, 1e3)),
+            ("latency", f"{digits(1e3 * self.latency.value)} ms" + self.latency.ends(within, 1e3)),
             ("throughput", f"{self.throughput.value:,.1f} items/s" + self.throughput.ends(within)),
             (
                 "power",
-                f"{_digits(self.power.value)} W, {_digits(self.energy_per_item_j)} J per item",
+                f"{digits(self.power.value)} W, {digits(self.energy_per_item_j)} J per item",
             ),
         ]
         return [
@@ -413,7 +414,7 @@ class Report:
             ),
             *(rates if self.runs else []),
             ("fits", f"{'yes' if memory.fits else 'no'}, {room}"),
-            *([("step", f"{_digits(1e3 * result.step_s)} ms = {step} ({self.tier})")] * self.runs),
+            *([("step", f"{digits(1e3 * result.step_s)} ms = {step} ({self.tier})")] * self.runs),
             ("program", f"{self.cycles_per_step:,} cycles in {self.supersteps:,} supersteps"),
             *([("intervals", str(self.interval))] if self.interval else []),
             *([("note", self.note)] if self.note else []),
@@ -467,11 +468,6 @@ class Report:
         phases, kinds = self._where().values()
         bars = {"Device time by phase": phases, "Device time by operation, the largest": kinds}
         return template("summary.html.j2").render(summary=self.summary(), bars=bars)
-
-
-def _digits(value: float) -> str:
-    """Write four significant digits, and all before the point, never as a power of ten."""
-    return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.4g}"
 
 
 def _known(value: float) -> float | None:

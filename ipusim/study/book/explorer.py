@@ -15,7 +15,7 @@ from ipusim.machine.system import load_system, system_names
 from ipusim.markup import template
 from ipusim.planning import FILLED
 from ipusim.report import Report
-from ipusim.report.advice import python
+from ipusim.report.advice import python, room
 from ipusim.study.book.catalogue import load_spec
 from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
@@ -199,9 +199,7 @@ def _card(report: Report, curve: Sequence[Point] = (), points: Sequence[Point] =
     verdict, number, more, here = report.verdict, "does not fit", "", None
     if report.fits:
         said, rate = dict(report.summary()), report.throughput.value
-        used = report.used_tile_bytes / report.tile_bytes
-        chips = f"{report.config.active_ipus} {report.chip}"
-        verdict = f"It fits {chips}, with {used:.0%} of the fullest tile in use."
+        verdict = f"{room(report)}."
         number = f"{rate:,.0f} items/s"
         more = f"latency {said['latency']}; {said['power']}"
         here = (report.config.micro_batch, rate)

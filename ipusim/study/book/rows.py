@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ipusim.files import read_tables
+from ipusim.report.advice import digits
 from ipusim.study.book.catalogue import Study, load_specs
 from ipusim.study.book.site import COVERAGE, ROWS, render
 from ipusim.study.coverage import DERIVED, OPEN, PREDICTED, RESTATED, TAKEN_OVER
@@ -127,6 +128,4 @@ def _text(value: Any) -> str:
     """Return a value to four digits, nothing for one that is missing."""
     if not _is_known(value):
         return ""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return str(value)
+    return digits(value) if isinstance(value, float) else str(value)
