@@ -27,9 +27,7 @@ from ipusim.workload.graph import (
     Reduce,
     Tensor,
 )
-from ipusim.workload.operators.conv import conv_data_gradient, conv_weight_gradient
 from ipusim.workload.operators.gradient import Backward, Tape
-from ipusim.workload.operators.matmul import matmul_data_gradient, matmul_weight_gradient
 
 CHIPS = {"mk1": "GC2", "mk2": "GC200"}
 DTYPES = {"half": "float16", "float": "float32"}
@@ -151,27 +149,22 @@ def forward_graph(layer: Conv | MatMul, dtype: str) -> Graph:
 
 def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
     """Build the three passes of one layer and the addition of the gradient to the weights."""
-    convolution = isinstance(layer, Conv)
-    back = conv_data_gradient(layer) if convolution else matmul_data_gradient(layer)
-    update = conv_weight_gradient(layer) if convolution else matmul_weight_gradient(layer)
-    one = _shapes(layer)
-    shapes = {name: one[name[-1]] for name in ("x", "w", "dy", "y", "dx", "dw")}
-    shapes["updated"] = one["w"]
-    ops: list[Op] = []
+    shapes = _shapes(layer)
+    alone = _graph(shapes, [_op("forward", layer, "x w", "y")], ("y",), dtype)
+    forward, of_weights, of_data = _differentiated(alone).ops
+    (dw,), (dx,) = of_weights.outputs, of_data.outputs
+    shapes |= {"dy": shapes["y"], dx: shapes["x"], dw: shapes["w"], "updated": shapes["w"]}
+    copies = []
     # Where data gradient and forward convolution are equal, the table's tool runs both with the
     # same code; its arguments are copied for each call, in the layout that they have already.
-    if convolution and replace(back, pass_kind="forward") == layer:
+    if isinstance(layer, Conv) and replace(of_data.params, pass_kind="forward") == layer:
         for source in ("x", "dy"):
             copied = shapes[f"{source}_argument"] = shapes[source]
             copy = Layout(function="copy", elements=prod(copied), moves_data=True)
-            ops.append(_op(f"copy {source}", copy, source, f"{source}_argument"))
-    ops += [
-        _op("forward", layer, "x w", "y"),
-        _op("data gradient", back, "dy w", "dx", "backward"),
-        _op("weight gradient", update, "x dy", "dw", "backward"),
-        _scaled_add("w", "dw", "updated", prod(shapes["w"]), "update"),
-    ]
-    return _graph(shapes, ops, ("y", "dx", "updated"), dtype)
+            copies.append(_op(f"copy {source}", copy, source, f"{source}_argument"))
+    update = _scaled_add("w", dw, "updated", prod(shapes["w"]), "update")
+    ops = [*copies, forward, of_data, of_weights, update]
+    return _graph(shapes, ops, ("y", dx, "updated"), dtype)
 
 
 def recurrent_graph(layer: Recurrent, dtype: str) -> Graph:

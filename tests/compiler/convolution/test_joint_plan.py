@@ -93,6 +93,6 @@ def test_layers_lower_in_every_stack(stack):
     program = lower(graph.validate(), chip, load_stack(stack), host_dtype=None)
     assert program.macs == 3 * graph.ops[0].macs
     by_name = {op.name: op for op in program.ops}
-    names = [step.name for step in by_name["data gradient"].steps]
+    names = [step.name for step in by_name["forward.data_gradient"].steps]
     assert names[:2] == ["transpose weights", "turn weights"]
     assert all(op.cycles > 0 for op in program.ops)
