@@ -34,6 +34,17 @@ def test_a_page_needs_no_network_and_is_the_same_twice(report, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
 
 
+def test_what_fits_says_how_full_its_tiles_are_and_what_it_gives(report):
+    used, peak = (n / report.tile_bytes for n in (report.used_tile_bytes, report.peak_tile_bytes))
+    assert round(100 * used) != round(100 * peak)  # the gap in the memory of a tile is not in use
+    rate, ms = report.throughput.value, 1e3 * report.latency.value
+    assert rate > 1e3
+    assert report.verdict == (
+        f"It fits {report.config.active_ipus} GC200, with {used:.0%} of the fullest tile in use, "
+        f"and answers {rate:,.0f} items/s with a latency of {ms:.4g} ms."
+    )
+
+
 def test_figures_draw_what_the_report_holds(report):
     drawn = {name: figure.axes[0] for name, figure in figures(report).items()}
     parts = drawn["parts"]
