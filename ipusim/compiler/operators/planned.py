@@ -32,11 +32,11 @@ _MOST_VIEWS = 7
 def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan) -> None:
     """Rearrange the forward weights for the data gradient: channels exchanged, field reversed.
 
-    Blocks are transposed where they lie, then sent and put into place (poplibs
-    ``lib/poplin/Convolution.cpp``, weightsTransposeChansFlipXY and fullyConnectedWeightTranspose);
-    in a joint plan they stay on their tiles. The groups of a tensor divide its channels, whatever
-    the plan pads them to; a product whose groups hold one element only is copied one by one
-    (getGroupSizes there, useCopyImpl).
+    Blocks are transposed where they lie, then sent (poplibs ``lib/poplin/Convolution.cpp``,
+    weightsTransposeChansFlipXY and fullyConnectedWeightTranspose), those of a product put into
+    place as well; in a joint plan they stay on their tiles. The groups of a tensor divide its
+    channels, whatever the plan pads them to; a product whose groups hold one element only is copied
+    one by one (getGroupSizes there, useCopyImpl).
     """
     op = m.task.params
     weights = weights.spread()
@@ -59,9 +59,9 @@ def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan)
         cycles = transpose_cycles(block, in_per, matrices, weights.dtype, m.chip)
         m.emit("transpose weights", TRANSPOSE, cycles)
     if not chosen.joint or copied:
-        together = gcd(chosen.conv_groups_per_group, forward.conv_groups_per_group)
-        piece = element if copied else block * together * element
-        cycles = rearranged_copy_cycles(moved, piece, m.chip)
+        piece = element if copied else block * element
+        product = isinstance(op, MatMul)
+        cycles = rearranged_copy_cycles(moved, piece, m.chip) if product else 0
         m.copy("turn weights", 0 if chosen.joint else moved, temp=moved, cycles=cycles)
 
 
