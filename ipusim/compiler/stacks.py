@@ -20,13 +20,13 @@ class Stack(Sourced, file="stacks", word="software stack"):
     proportion that share of tile memory that the temporaries of one operation may take. Inference
     batch norm may be folded into the convolution before it, operands of fully connected layers be
     regrouped before the product, operands that an operation made be put in order once for all
-    tiles, weight gradients copy their windows piece by piece and nothing else, results be remapped
-    in which no neighbours sit together, the host prepare each batch inside the timed step.
-    `io_tiles` are set aside for transfers where these are overlapped with compute. Cycles are sync
-    and control code of a superstep: `planned_superstep_cycles` with an exchange that belongs to a
-    convolution or a matrix product, `superstep_cycles` of any other, `loop_superstep_cycles` of all
-    in a loop, and `compute_set_cycles` of a step without an exchange, `loop_compute_set_cycles` in
-    a loop.
+    tiles, in pieces of their real length, weight gradients copy their windows piece by piece and
+    nothing else, results be remapped in which no neighbours sit together, the host prepare each
+    batch inside the timed step. `io_tiles` are set aside for transfers where these are overlapped
+    with compute. Cycles are sync and control code of a superstep: `planned_superstep_cycles` with
+    an exchange that belongs to a convolution or a matrix product, `superstep_cycles` of any other,
+    `loop_superstep_cycles` of all in a loop, and `compute_set_cycles` of a step without an
+    exchange, `loop_compute_set_cycles` in a loop.
     `cut_partials_percent` is how long partials are under way that several tiles send in two pieces
     each, in percent of what one tile can receive them in.
     """

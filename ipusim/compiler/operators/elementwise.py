@@ -192,6 +192,8 @@ def _turned_for_weights(m: Lowering, weights: Placed, gradient: Placed) -> int:
             copies = rearranged_copy_cycles(blocks.received, group * size, m.chip)
             sent = {"received": blocks.received, "copy": copies}
             m.emit("regroup gradient", TRANSPOSE, blocks.cycles, **sent)
+    if not m.stack.operands_in_order:
+        return 0
     return rearranged_copy_cycles(m.tile_bytes(gradient.spread()), piece, m.chip)
 
 

@@ -60,8 +60,9 @@ def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan)
         m.emit("transpose weights", TRANSPOSE, cycles)
     if not chosen.joint or copied:
         piece = element if copied else block * element
-        product = isinstance(op, MatMul)
-        cycles = rearranged_copy_cycles(moved, piece, m.chip) if product else 0
+        cycles = copy_cycles(moved, m.chip, atom_bytes=element) if copied else 0
+        if isinstance(op, MatMul) and m.stack.operands_in_order:
+            cycles = rearranged_copy_cycles(moved, piece, m.chip)
         m.copy("turn weights", 0 if chosen.joint else moved, temp=moved, cycles=cycles)
 
 
@@ -150,7 +151,7 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
         else:
             # Elements move one by one; for convolutions this is what the planner reckons with.
             copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
-            if not is_conv:
+            if not is_conv and m.stack.operands_in_order:
                 copied = rearranged_copy_cycles(moved * rate, in_bytes, chip)
     if placed and not cost.move_weights:
         _pad_weights(m, chosen, in_bytes)

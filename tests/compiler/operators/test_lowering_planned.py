@@ -278,6 +278,14 @@ def test_groups_of_one_channel_sit_together_in_weights_and_gradients():
     assert moved["turn weights"].copy_cycles == 0
 
 
+def test_without_what_was_adopted_turned_pieces_lie_where_they_arrive():
+    layer = MatMul(m=128, k=3072, n=768, weights_operand=True)
+    stack = replace(STACK, operands_in_order=False)
+    program = lower(training_graph(layer, "float16"), CHIP, stack, host_dtype=None)
+    found = {step.name: step for op in program.ops for step in op.steps}
+    assert found["turn weights"].copy_cycles == found["scaled add"].copy_cycles == 0
+
+
 def test_an_accumulator_lies_like_its_gradient():
     g = GraphBuilder("layer")
     graph = g.finish(g.linear("fc", g.input("x", (128, 3072)), 768)).with_precision("16.16")
