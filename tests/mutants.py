@@ -76,8 +76,11 @@ class Finder(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader)
         return compile(self.mutant.text(), self.path, "exec")
 
 
-def plant(mutant: Mutant) -> None:
-    """Load the mistake from now on, and let nothing made with it be kept."""
+def plant(mutant: Mutant, folder: str) -> None:
+    """Load the mistake from now on, and let nothing made with it be kept.
+
+    A table of the package is read from the folder instead.
+    """
     from ipusim import kernel_cache
 
     read, own_kernels = kernel_cache.read_kept, "njit" in mutant.text()
@@ -92,7 +95,15 @@ def plant(mutant: Mutant) -> None:
 
     kernel_cache.read_kept = read_kept
     kernel_cache.write_kept = lambda path, payload: None
-    sys.meta_path.insert(0, Finder(mutant))
+    if mutant.file.endswith(".py"):
+        sys.meta_path.insert(0, Finder(mutant))
+        return
+    table, wrong = ROOT / mutant.file, Path(folder) / "table"
+    wrong.write_text(mutant.text())
+    opened = Path.open
+    Path.open = lambda path, *given, **named: opened(
+        wrong if path == table else path, *given, **named
+    )
 
 
 def run_tests(mutant: Mutant, folder: str) -> None:
@@ -108,7 +119,7 @@ def run_tests(mutant: Mutant, folder: str) -> None:
         (data / mutant.file.removeprefix("data/")).write_text(mutant.text())
         os.environ["IPUSIM_DATA_DIR"] = str(data)
     else:
-        plant(mutant)
+        plant(mutant, folder)
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not lab"]
     os._exit(pytest.main([*options, *mutant.tests.split()]))
 
