@@ -23,6 +23,7 @@ from ipusim.compiler.tiles import (
     codelet_version,
     copy_cycles,
     element_bytes,
+    rearranged_copy_cycles,
     tile_share,
 )
 from ipusim.compiler.vertices import elementwise as codelets, tables
@@ -424,13 +425,19 @@ class Emitter:
         grouping = x.layout.grouping
         if from_grouping == grouping:
             self.copy("move", moved)
-        elif size == 2 and from_grouping % 4 == 0 and grouping % 4 == 0:
-            # Blocks are sent to all tiles and transposed there (regroupTensor).
-            sizes = x.elements, from_grouping, grouping
-            received, cycles = codelets.regrouping(*sizes, x.dtype, self.chip)
-            self.emit("regroup", codelets.TRANSPOSE, cycles, received=received)
+        elif size == 2 and codelets.regroups(x.dtype, from_grouping, grouping):
+            self.regroup("regroup", x, from_grouping, grouping)
         else:
             self.fetch("rearrange", moved, cycles=copy_cycles(moved, self.chip, atom_bytes=size))
+
+    def regroup(self, name: str, x: Placed, group: int, wanted: int, *, piece: int = 0) -> None:
+        """Send blocks of two groupings to all tiles and transpose them there (regroupTensor).
+
+        They come in pieces of so many bytes, if any, which are put into place.
+        """
+        received, cycles = codelets.regrouping(x.elements, group, wanted, x.dtype, self.chip)
+        copied = rearranged_copy_cycles(received, piece, self.chip) if piece else 0
+        self.emit(name, codelets.TRANSPOSE, cycles, received=received, copy=copied)
 
 
 def _suffix(in_place: bool) -> str:

@@ -81,6 +81,11 @@ class Plan:
         return Runs(share * self.split.out_serial, min(share, self.partials.length))
 
     @property
+    def result_grouping(self) -> int:
+        """Elements of the result that sit together: a group of channels, of groups together."""
+        return self.conv_groups_per_group * self.out_chans_per_group
+
+    @property
     def cut_channels(self) -> int:
         """Output channels that sit together where serial parts are cut, 0 where none is.
 

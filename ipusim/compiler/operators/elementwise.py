@@ -23,9 +23,7 @@ from ipusim.compiler.tiles import (
 )
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
-    TRANSPOSE,
     binary_functions,
-    regrouping,
     regroups,
     running_mean_cycles,
     scaled_add_runs_cycles,
@@ -188,10 +186,7 @@ def _turned_for_weights(m: Lowering, weights: Placed, gradient: Placed) -> int:
         piece = size
         if regroups(gradient.dtype, group, wanted):
             piece = REGROUP_GRAIN_BYTES
-            blocks = regrouping(gradient.elements, group, wanted, gradient.dtype, m.chip)
-            copies = rearranged_copy_cycles(blocks.received, group * size, m.chip)
-            sent = {"received": blocks.received, "copy": copies}
-            m.emit("regroup gradient", TRANSPOSE, blocks.cycles, **sent)
+            m.regroup("regroup gradient", gradient, group, wanted, piece=group * size)
     if not m.stack.operands_in_order:
         return 0
     return rearranged_copy_cycles(m.tile_bytes(gradient.spread()), piece, m.chip)

@@ -223,8 +223,7 @@ def _regroup_channels(m: Lowering, x: Placed, wanted: int) -> None:
     """
     group, size = x.layout.grouping, element_bytes(x.dtype)
     if x.layout.rows and regroups(x.dtype, group, wanted):
-        blocks = regrouping(x.elements, group, wanted, x.dtype, m.chip)
-        m.emit("regroup channels", TRANSPOSE, blocks.cycles, received=blocks.received)
+        m.regroup("regroup channels", x, group, wanted)
     elif x.layout.rows or group != wanted:
         tile_bytes = ceil_div(x.elements * size, m.chip.tiles)
         atom = size if x.layout.rows else min(group, wanted) * size

@@ -16,7 +16,7 @@ _REMAPPED_GROUPS = (16, 8, 4)
 def finish_result(m: Lowering, chosen: Plan) -> TensorLayout:
     """Sum or convert partials, put serial parts together, and the result where it belongs."""
     cost = chosen.cost
-    if chosen.cost.depth > 1:
+    if cost.depth > 1:
         stages = cost.stages
         share, rest = divmod(cost.reduce, stages)
         work = m, chosen, "reduce partials", "poplin::ReduceAdd"
@@ -38,8 +38,8 @@ def finish_result(m: Lowering, chosen: Plan) -> TensorLayout:
         # Copied with zeros between its positions, where groups of channels sit together, into a
         # tensor of its own (Convolution.cpp, convolutionPostprocess).
         size = element_bytes(m.made.dtype)
-        atom = chosen.conv_groups_per_group * chosen.out_chans_per_group * size
-        tile_bytes = ceil_div(m.made.elements * size, chosen.cost.tiles_used)
+        atom = chosen.result_grouping * size
+        tile_bytes = ceil_div(m.made.elements * size, cost.tiles_used)
         m.copy("spread output", cycles=copy_cycles(tile_bytes, m.chip, atom_bytes=atom))
     return _remapped(m, chosen) or _as_made(m, chosen)
 
@@ -52,9 +52,9 @@ def _as_made(m: Lowering, chosen: Plan) -> TensorLayout:
     rows of a product, whose operands poplibs swaps; where the plan swaps them, samples, which are
     columns of a product, sit together instead.
     """
-    grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
     rows = isinstance(m.task.params, MatMul) != chosen.transform.swap
-    return TensorLayout(grouping=grouping, tiles=chosen.cost.tiles_used, rows=rows)
+    tiles = chosen.cost.tiles_used
+    return TensorLayout(grouping=chosen.result_grouping, tiles=tiles, rows=rows)
 
 
 def _remapped(m: Lowering, chosen: Plan) -> TensorLayout | None:
@@ -67,7 +67,7 @@ def _remapped(m: Lowering, chosen: Plan) -> TensorLayout | None:
     channels = op.m if isinstance(op, MatMul) else op.out_channels // op.groups
     group = next((group for group in _REMAPPED_GROUPS if channels % group == 0), 0)
     stays = op.pass_kind == "weight_gradient" or not (group and m.stack.remaps_outputs)
-    if stays or _neighbours(op, chosen) > 1:
+    if stays or _neighbours(op, channels, chosen) > 1:
         return None
     layout = TensorLayout(grouping=group, rows=isinstance(op, MatMul))
     tile_bytes = m.tile_bytes(m.made._replace(layout=layout))
@@ -78,19 +78,19 @@ def _remapped(m: Lowering, chosen: Plan) -> TensorLayout | None:
     return layout
 
 
-def _neighbours(op: Conv | MatMul, chosen: Plan) -> int:
+def _neighbours(op: Conv | MatMul, channels: int, chosen: Plan) -> int:
     """Return how many neighbours poplibs finds to sit together in a result, 1 if none.
 
+    It has so many output channels in each group of convolutions.
     It looks along each dimension at the first elements alone: how many follow one another in
     memory, and how many are on one tile. What does not divide the dimension is not found
     (lib/poputil/VarStructure.cpp, detectInnermostGrouping and detectDimGroupings).
     """
     group, together = chosen.out_chans_per_group, chosen.conv_groups_per_group
     if isinstance(op, MatMul):
-        channels, groups, samples, field = op.m, 1, op.n, ()
+        groups, samples, field = 1, op.n, ()
     else:
-        channels, groups = op.out_channels // op.groups, op.groups
-        samples, field = op.batch, op.out_field
+        groups, samples, field = op.groups, op.batch, op.out_field
     # Elements of the dimension, and those of one group of convolutions.
     length, merged = channels * groups, channels * chosen.transform.factor
     if chosen.transform.swap:
@@ -137,7 +137,7 @@ def _partials_exchange(m: Lowering, chosen: Plan) -> int:
     """
     depth, partials = chosen.cost.depth, chosen.partials
     cycles = chosen.cost.reduce_first * (depth - 1) // depth
-    grain = chosen.out_chans_per_group * chosen.conv_groups_per_group
+    grain = chosen.result_grouping
     share = ceil_div(partials.elements, grain * depth) * grain
     if depth > 2 and chosen.cost.stages == 1 and not partials.one and partials.length % share:
         cycles = ceil_div(cycles * m.stack.cut_partials_percent, 100)

@@ -313,7 +313,8 @@ def test_scaling_apart_from_level(slowdowns):
         errors = results.set_index("ipus")[column].abs()
         assert errors[errors.index < 256].max() <= 3.8  # target 4
         # 10.4 before neighbours were sent what each lacks of the other's, 10.5 before supersteps
-        # cost as much less as serial parts do more, 11.2 before results were views.
+        # cost as much less as serial parts do more. 11.2 before results were views: that takes time
+        # off the chip and none off the collectives, so what many chips lose weighs more.
         assert errors[256] <= 11.5
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
     # 3.1 until then, too. The worst is EfficientNet on 256 IPUs (Argonne's), 1.29 where 1.23 was
