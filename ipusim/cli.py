@@ -313,34 +313,23 @@ _WARMING = (
 @click.option("--system", default="IPU-M2000", show_default=True, help="Machine to plan them for.")
 def warmup(models: tuple[str, ...], system: str) -> None:
     """Compile all kernels, and plan MODELS, so that later commands answer at once."""
-    from multiprocessing import get_context
-
     from tqdm import tqdm
 
     from ipusim import api
     from ipusim.compiler.program_cache import keep_programs
     from ipusim.machine import load_system
-    from ipusim.workers import deaf_to_interrupts
     from ipusim.workload.model import load_model
 
     load_system(system)
     for model in models:
         load_model(model)
-    training = get_context("spawn").Process(target=_warm_training, daemon=True)
-    with deaf_to_interrupts():
-        training.start()
+    _warm_training()
     runs = [*_WARMING, *({"model": model, "system": system} for model in models)]
     with tqdm(runs, desc="warming up", disable=None) as bar:
         for options in bar:
             bar.set_postfix_str(options["model"])
             with keep_programs(options not in _WARMING):
                 api.simulate(**options)
-    training.join()
-    if training.exitcode:
-        raise IpuSimError(
-            f"The process that compiles the kernels of training ended with {training.exitcode}: "
-            "run 'ipusim warmup' again; what failed stands above."
-        )
 
 
 def _warm_training() -> None:

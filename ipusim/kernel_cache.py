@@ -27,7 +27,6 @@ from ipusim.files import data_dir, replace_file
 KERNEL_SOURCES = (
     "compiler/convolution",
     "compiler/vertices",
-    "numerics/arithmetic.py",
     "numerics/kernels",
     "kernel_cache.py",
 )
@@ -149,16 +148,13 @@ class Kernel:
     """A function that numba compiles when it is first called, by Python or by another kernel.
 
     To numba it is the dispatcher that it stands for: it has its type (``_numba_type_``), its
-    options and its Python function. One that `allocates` no arrays does without numba's memory
-    management, which takes as long to set up as the kernels of a plan to load.
+    options and its Python function. None makes arrays: they do without numba's memory management,
+    which takes as long to set up as the kernels of a plan to load.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], allocates: bool, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         update_wrapper(self, function)
         self.py_func = function
-        self._allocates = allocates
         self._options = options
 
     def __call__(self, *arguments: Any) -> Any:
@@ -182,7 +178,7 @@ class Kernel:
         with _LOCK:
             numba, kept = _numba()
             options = self._options | {"cache": False, "no_cfunc_wrapper": True} | inner
-            dispatcher = numba.njit(self.py_func, _nrt=self._allocates, **options)
+            dispatcher = numba.njit(self.py_func, _nrt=False, **options)
             if self._options.get("cache") and not numba.config.DISABLE_JIT:
                 dispatcher._cache = kept(self, bool(inner))
                 # No kernel needs the extensions of numba that may be installed: to look for them
@@ -196,16 +192,11 @@ class Kernel:
         return getattr(self._dispatcher, name)
 
 
-def njit(
-    function: Callable[..., Any] | None = None, *, allocates: bool = False, **options: Any
-) -> Any:
-    """Declare a kernel as numba's own decorator does; ``cache=True`` keeps its code on disk.
-
-    A kernel that makes arrays, or calls one that does, says that it `allocates`.
-    """
+def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Declare a kernel as numba's own decorator does; ``cache=True`` keeps its code on disk."""
     if function is None:
-        return lambda given: Kernel(given, allocates, options)
-    return Kernel(function, allocates, options)
+        return lambda given: Kernel(given, options)
+    return Kernel(function, options)
 
 
 @cache
@@ -217,7 +208,6 @@ def _numba() -> tuple[Any, Any]:
     from numba.core import event
     from numba.core.caching import NullCache
     from numba.core.compiler import CompileResult
-    from numba.core.runtime import rtsys
     from numba.core.serialize import dumps
 
     class Uncollected(event.Listener):
@@ -244,17 +234,14 @@ def _numba() -> tuple[Any, Any]:
         def __init__(self, kernel: Kernel, inner: bool) -> None:
             line = kernel.py_func.__code__.co_firstlineno
             self._of = (kernel.__module__, kernel.__qualname__, line, inner)
-            self._allocates = kernel._allocates
 
         def _path(self, signature: Any, codegen: Any) -> Path:
             made_by = numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple()
             return kept_path("kernels", source_digest(), repr((*self._of, str(signature), made_by)))
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
-            # What is compiled already needs numba's memory management at most: a context that is
-            # refreshed loads all types and functions that a compilation might ask for.
-            if self._allocates:
-                rtsys.initialize(target_context)
+            # What is compiled already needs no context that is refreshed, which loads all types and
+            # functions that a compilation might ask for.
             payload = read_kept(self._path(sig, target_context.codegen()))
             if payload is not None:
                 try:

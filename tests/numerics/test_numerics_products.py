@@ -18,6 +18,17 @@ def halves(*shape, scale=1.0):
     return (RNG.standard_normal(shape) * scale).astype(np.float16).astype(np.float32)
 
 
+def convolved(x, weights, mode):
+    """Convolve planes, as volumes of one each."""
+    return convolve(x[:, :, None], weights[:, :, None], Window(), Rounding(mode, *KEY))
+
+
+def gradient_of_weights(x, gradient, mode):
+    """Return the gradient of 3 x 3 weights of planes, as volumes of one each."""
+    volumes = x[:, :, None], gradient[:, :, None]
+    return weight_gradient(*volumes, (1, 3, 3), Window(), Rounding(mode, *KEY))[:, :, 0]
+
+
 def one_pass(a, b):
     """Sum of 16 products in single precision, in four chained dot products of four."""
     total = np.float32(0)
@@ -107,8 +118,8 @@ def test_small_addends_survive_only_with_stochastic_rounding():
 
 def test_random_bits_do_not_depend_on_how_work_is_cut():
     x, weights = halves(9, 16, 6, 6), halves(8, 16, 3, 3)
-    whole = convolve(x, weights, Window(), Rounding(STOCHASTIC, *KEY))
-    first = convolve(x[:5], weights, Window(), Rounding(STOCHASTIC, *KEY))
+    whole = convolved(x, weights, STOCHASTIC)
+    first = convolved(x[:5], weights, STOCHASTIC)
     np.testing.assert_array_equal(whole[:5], first)
 
 
@@ -123,13 +134,13 @@ def test_convolution_sums_channel_groups_outside_and_kernel_inside():
     ]
     a = np.array([[weights[o, c, i, j] for c, i, j in order] for o in range(4)])
     b = np.array([[x[0, c, i, j]] for c, i, j in order])
-    result = convolve(x, weights, Window(), Rounding(NEAREST, *KEY)).reshape(4, 1)
+    result = convolved(x, weights, NEAREST).reshape(4, 1)
     np.testing.assert_array_equal(result, reference(a, b, True))
 
 
 def test_weight_gradient_takes_sixteen_samples_per_pass():
     x, gradient = halves(16, 2, 4, 4), halves(16, 3, 2, 2)
-    result = weight_gradient(x, gradient, (3, 3), Window(), Rounding(NEAREST, *KEY))
+    result = gradient_of_weights(x, gradient, NEAREST)
     for channel in range(3):
         a = gradient[:, channel].transpose(1, 2, 0).reshape(1, -1)
         b = x[:, 1, 2:4, 1:3].transpose(1, 2, 0).reshape(-1, 1)
@@ -139,9 +150,9 @@ def test_weight_gradient_takes_sixteen_samples_per_pass():
 @pytest.mark.parametrize("mode", [NONE, NEAREST])
 def test_weight_gradient_adds_blocks_of_sixteen_samples_in_single_precision(mode):
     x, gradient = halves(40, 2, 4, 4), halves(40, 3, 2, 2)
-    whole = weight_gradient(x, gradient, (3, 3), Window(), Rounding(mode, *KEY))
+    whole = gradient_of_weights(x, gradient, mode)
     first, second, third = (
-        weight_gradient(x[part], gradient[part], (3, 3), Window(), Rounding(mode, *KEY))
+        gradient_of_weights(x[part], gradient[part], mode)
         for part in (slice(0, 16), slice(16, 32), slice(32, 40))
     )
     np.testing.assert_array_equal(whole, first + second + third)

@@ -13,7 +13,7 @@ import ipusim
 from ipusim import cli, sweeps
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.files import write_text
-from ipusim.numerics.kernels.convolution import _convolve_range
+from ipusim.numerics.kernels.amp import _accumulate
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.index import State
 from ipusim.study.verdicts import validate
@@ -367,7 +367,7 @@ def test_warmup_compiles_kernels_and_plans_what_is_asked_for(capsys, api, monkey
     asked = []
     monkeypatch.setattr(api, "simulate", lambda **options: asked.append(options))
     cli._warm_training()
-    assert _convolve_range.signatures
+    assert _accumulate.signatures
     monkeypatch.setattr(cli, "_warm_training", list)
     assert run(capsys, "warmup", "uno", "--system", "C2") == (0, "", "")
     assert asked[-1] == {"model": "uno", "system": "C2"}
@@ -422,11 +422,3 @@ def test_a_name_has_one_value(capsys):
         code, out, err = run(capsys, "sweep", "uno", option, one, option, two)
         assert_one_sentence(code, out, err)
         assert "is given as 4 and as 5" in err
-
-
-def test_warmup_says_that_the_kernels_of_training_failed(capsys, api, monkeypatch):
-    monkeypatch.setattr(api, "simulate", lambda **options: None)
-    monkeypatch.setattr(cli, "_warm_training", len)
-    code, _, err = run(capsys, "warmup")
-    assert code == 2
-    assert "kernels of training ended with 1" in err

@@ -14,6 +14,9 @@ partials are rounded once per pass. What the portable form leaves open and this 
 - 32-bit operands take the same passes of 16 (hardware: 8), with single partials.
 """
 
+from functools import reduce
+from operator import add
+
 import numpy as np
 
 from ipusim.kernel_cache import njit
@@ -23,9 +26,7 @@ PASS_DEPTH = 16
 """Inputs per pass."""
 SLICE_PASSES = 64
 """Passes that one tile accumulates before slices are reduced [assumed]."""
-
-BEGIN = np.int64(0)
-"""Typed: for a literal, numba would compile every function that gets it a second time."""
+SLICE_DEPTH = SLICE_PASSES * PASS_DEPTH
 
 _U = np.uint32
 
@@ -35,47 +36,56 @@ def padded(depth: int) -> int:
     return -(-depth // PASS_DEPTH) * PASS_DEPTH
 
 
-@njit(cache=True, nogil=True, allocates=True)
-def accumulate(
-    a: np.ndarray,
-    b: np.ndarray,
-    out: np.ndarray,
-    rounding: Rounding,
-    corner: tuple[int, int],
-    begin: int,
-    end: int,
-) -> None:
-    """Add ``a[:, begin:end] @ b[begin:end]`` to the partial sums in `out`, pass by pass.
+def product(
+    a: np.ndarray, b: np.ndarray, rounding: Rounding, corner: tuple[int, int] = (0, 0)
+) -> np.ndarray:
+    """Return ``A[g] @ B[g]`` of each group, its slices reduced in single precision.
 
-    All float32, ranges in whole passes of 16; partials are rounded after each pass. The block's
-    `corner`, its first row and column in the whole result, selects the random bits.
+    Operands are float32, (groups, m, k) and (groups, k, n), k in whole passes; partials are rounded
+    after each pass. The `corner` is the place of the first element in the whole result, in which
+    the rows of all groups follow each other: it selects the random bits.
     """
-    rows = a.shape[0]
-    columns = b.shape[1]
-    first_row, first_column = corner
-    sums = np.empty((2, columns), np.float32)
+    shape, depth = (*a.shape[:2], b.shape[2]), a.shape[2]
+    sums = np.empty((2, b.shape[2]), np.float32)
+    slices = []
+    for start in range(0, depth, SLICE_DEPTH):
+        slices.append(np.zeros(shape, np.float32))
+        span = (start, min(start + SLICE_DEPTH, depth))
+        _accumulate(a, b, slices[-1], sums, rounding, corner, span)
+    return reduce(add, slices)
+
+
+@njit(cache=True, nogil=True)
+def _accumulate(a, b, out, sums, rounding, corner, span):
+    """Add the `span` of ``A[g] @ B[g]`` to the partial sums in `out`; `sums` are two spare rows."""
+    (groups, rows, columns), (begin, end) = out.shape, span
     s0, s1 = sums[0], sums[1]
-    for start in range(begin, end, PASS_DEPTH):
-        number = _U(start // PASS_DEPTH)
-        for i in range(0, rows, 2):
-            # Two rows share each load of b; an odd last row stands in for its own partner.
-            i1 = min(i + 1, rows - 1)
-            for k in range(start, start + PASS_DEPTH, 4):
-                p0, p1, p2, p3 = a[i, k], a[i, k + 1], a[i, k + 2], a[i, k + 3]
-                q0, q1, q2, q3 = a[i1, k], a[i1, k + 1], a[i1, k + 2], a[i1, k + 3]
-                if k == start:
-                    for j in range(columns):
-                        b0, b1, b2, b3 = b[k, j], b[k + 1, j], b[k + 2, j], b[k + 3, j]
-                        s0[j] = (p0 * b0 + p1 * b1) + (p2 * b2 + p3 * b3)
-                        s1[j] = (q0 * b0 + q1 * b1) + (q2 * b2 + q3 * b3)
-                else:
-                    for j in range(columns):
-                        b0, b1, b2, b3 = b[k, j], b[k + 1, j], b[k + 2, j], b[k + 3, j]
-                        s0[j] += (p0 * b0 + p1 * b1) + (p2 * b2 + p3 * b3)
-                        s1[j] += (q0 * b0 + q1 * b1) + (q2 * b2 + q3 * b3)
-            _store(out[i], s0, rounding, number, first_row + i, first_column)
-            if i1 > i:
-                _store(out[i1], s1, rounding, number, first_row + i1, first_column)
+    for group in range(groups):
+        left, right, partials = a[group], b[group], out[group]
+        first_row = corner[0] + group * rows
+        for start in range(begin, end, PASS_DEPTH):
+            number = _U(start // PASS_DEPTH)
+            for i in range(0, rows, 2):
+                # Two rows share each load of b; an odd last row stands in for its own partner.
+                i1 = min(i + 1, rows - 1)
+                p, q = left[i], left[i1]
+                for k in range(start, start + PASS_DEPTH, 4):
+                    p0, p1, p2, p3 = p[k], p[k + 1], p[k + 2], p[k + 3]
+                    q0, q1, q2, q3 = q[k], q[k + 1], q[k + 2], q[k + 3]
+                    r0, r1, r2, r3 = right[k], right[k + 1], right[k + 2], right[k + 3]
+                    if k == start:
+                        for j in range(columns):
+                            b0, b1, b2, b3 = r0[j], r1[j], r2[j], r3[j]
+                            s0[j] = (p0 * b0 + p1 * b1) + (p2 * b2 + p3 * b3)
+                            s1[j] = (q0 * b0 + q1 * b1) + (q2 * b2 + q3 * b3)
+                    else:
+                        for j in range(columns):
+                            b0, b1, b2, b3 = r0[j], r1[j], r2[j], r3[j]
+                            s0[j] += (p0 * b0 + p1 * b1) + (p2 * b2 + p3 * b3)
+                            s1[j] += (q0 * b0 + q1 * b1) + (q2 * b2 + q3 * b3)
+                _store(partials[i], s0, rounding, number, first_row + i, corner[1])
+                if i1 > i:
+                    _store(partials[i1], s1, rounding, number, first_row + i1, corner[1])
 
 
 @njit(cache=True, nogil=True)
@@ -93,22 +103,3 @@ def _store(
     row_salt = random_bits(_U(row), key, salt)
     base = _U(random_bits(number, row_salt, salt) + _U(column))
     round_part(partials, mode, base, row_salt)
-
-
-@njit(cache=True, nogil=True, allocates=True)
-def product(
-    a: np.ndarray, b: np.ndarray, out: np.ndarray, rounding: Rounding, corner: tuple[int, int]
-) -> None:
-    """Write ``a @ b`` as `accumulate` adds it, cut into slices reduced in single precision."""
-    depth = a.shape[1]
-    slice_depth = SLICE_PASSES * PASS_DEPTH
-    out[:] = 0
-    if depth <= slice_depth:
-        accumulate(a, b, out, rounding, corner, BEGIN, depth)
-        return
-    partials = np.empty_like(out)
-    for start in range(0, depth, slice_depth):
-        stop = min(start + slice_depth, depth)
-        partials[:] = 0
-        accumulate(a, b, partials, rounding, corner, start, stop)
-        out += partials

@@ -10,33 +10,32 @@ mirrored kernel; a weight gradient takes samples of the batch as the inputs of a
 positions as its kernel (``lib/poplin/ConvPlan.cpp``, weight-update pass).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from ipusim.kernel_cache import njit
-from ipusim.numerics.kernels.amp import BEGIN, PASS_DEPTH, SLICE_PASSES, accumulate, padded, product
-from ipusim.numerics.kernels.rounding import Rounding, random_bits
+from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES, padded, product
+from ipusim.numerics.kernels.rounding import Rounding
 from ipusim.numerics.kernels.threads import over_ranges, writable
 
-Pair = tuple[int, int]
+Sizes = tuple[int, int, int]
+"""Of a volume: planes, rows, columns."""
 
 _COLUMNS = 384  # output positions worked on at a time: sums of one pass stay in the first cache
 
 
 class Window(NamedTuple):
-    """How a two-dimensional kernel slides; paddings may be negative (the input is cropped)."""
+    """How a kernel slides over a volume; paddings may be negative (the input is cropped)."""
 
-    stride: Pair = (1, 1)
-    padding_lower: Pair = (0, 0)
-    padding_upper: Pair = (0, 0)
-    dilation: Pair = (1, 1)
-    input_dilation: Pair = (1, 1)
+    stride: Sizes = (1, 1, 1)
+    padding_lower: Sizes = (0, 0, 0)
+    padding_upper: Sizes = (0, 0, 0)
+    dilation: Sizes = (1, 1, 1)
+    input_dilation: Sizes = (1, 1, 1)
     groups: int = 1
 
 
@@ -59,96 +58,54 @@ def widened(
     return writable(x[(..., *kept)])
 
 
+def _seen(x: np.ndarray, kernel: Sequence[int], window: Window) -> np.ndarray:
+    """Return what each result sees: (batch, channels, *field of results, *kernel)."""
+    wide = widened(x, window.input_dilation, window.padding_lower, window.padding_upper)
+    sizes = zip(kernel, window.dilation, strict=True)
+    reach = tuple(step * (taps - 1) + 1 for taps, step in sizes)
+    windows = sliding_window_view(wide, reach, axis=(2, 3, 4))
+    return windows[tuple(slice(None, None, n) for n in (1, 1, *window.stride, *window.dilation))]
+
+
 @lru_cache(maxsize=64)
-def _sum_order(channels: int, kernel: Pair) -> np.ndarray:
-    """Return (channel, row, column) of each term of a sum, -1 where a pass is filled up."""
-    per_pass = PASS_DEPTH if channels >= PASS_DEPTH else channels
-    terms: list[Pair | tuple[int, int, int]] = []
-    for first in range(0, channels, per_pass):
-        for row in range(kernel[0]):
-            for column in range(kernel[1]):
-                block = [(first + i, row, column) for i in range(per_pass)]
-                terms += [term if term[0] < channels else (-1, 0, 0) for term in block]
-    terms += [(-1, 0, 0)] * (padded(len(terms)) - len(terms))
-    return np.array(terms, np.int64)
-
-
-def _in_order(weights: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the weights as (output channel, term of the sum), zero where nothing is summed."""
-    channel, row, column = order.T
-    table = weights[:, np.maximum(channel, 0), row, column]
-    return np.ascontiguousarray(np.where(channel >= 0, table, np.float32(0)))
-
-
-class _Walk(NamedTuple):
-    """How a kernel meets its input: terms of a sum, strides and dilations, result, groups."""
-
-    order: np.ndarray
-    step: tuple[int, int, int, int]
-    field: Pair
-    groups: int
-
-
-@njit(cache=True, nogil=True, allocates=True)
-def _convolve_range(x, table, walk, rounding, out, start, stop):
-    order, step, (rows, columns), groups = walk
-    positions = rows * columns
-    terms = order.shape[0]
-    width = (stop - start) * positions
-    per_group, in_group = table.shape[0] // groups, x.shape[1] // groups
-    patches = np.zeros((terms, width), np.float32)
-    result = np.empty((per_group, width), np.float32)
-    for group in range(groups):
-        for term in range(terms):
-            channel, kernel_row, kernel_column = order[term]
-            if channel < 0:
-                continue
-            channel += group * in_group
-            place = 0
-            first_column = kernel_column * step[3]
-            for sample in range(start, stop):
-                for i in range(rows):
-                    line = x[sample, channel, i * step[0] + kernel_row * step[2], first_column:]
-                    target = patches[term, place : place + columns]
-                    if step[1] == 1:
-                        for j in range(columns):
-                            target[j] = line[j]
-                    else:
-                        for j in range(columns):
-                            target[j] = line[j * step[1]]
-                    place += columns
-        first = group * per_group
-        weights = table[first : first + per_group]
-        product(weights, patches, result, rounding, (first, start * positions))
-        for channel in range(per_group):
-            place = 0
-            for sample in range(start, stop):
-                # A row assigned whole would compile the words of an error about its shape.
-                for j in range(positions):
-                    out[sample, first + channel, j] = result[channel, place + j]
-                place += positions
+def _sum_order(channels: int, kernel: Sizes) -> np.ndarray:
+    """Return channel, plane, row and column of each term of a sum, -1 where a pass is filled up."""
+    # All planes that a result sees are taken for channels; so poplin may expand a dimension of the
+    # kernel (lib/poplin/ConvPlan.cpp, expandDims).
+    depth = channels * kernel[0]
+    per_pass = min(depth, PASS_DEPTH)
+    shape = (-(-depth // per_pass), *kernel[1:], per_pass)
+    first, row, column, place = np.indices(shape).reshape(4, -1)
+    channel = first * per_pass + place
+    terms = np.array([channel % channels, channel // channels, row, column])
+    terms[:, channel >= depth] = -1
+    return np.pad(terms, ((0, 0), (0, padded(channel.size) - channel.size)), constant_values=-1)
 
 
 def convolve(x: np.ndarray, weights: np.ndarray, window: Window, rounding: Rounding) -> np.ndarray:
-    """Convolve float32 (batch, channels, rows, columns): the partials after their last pass.
+    """Convolve float32 (batch, channels, *field): the partials of each plane after their last pass.
 
-    Weights are (output channels, channels per group, kernel rows, kernel columns); `rounding` is
-    that of partials.
+    Weights are (output channels, channels per group, *kernel), results (planes of the batch, output
+    channels, rows, columns); `rounding` is that of partials.
     """
-    kernel = (weights.shape[2], weights.shape[3])
-    spread = widened(x, window.input_dilation, window.padding_lower, window.padding_upper)
-    sizes = zip(spread.shape[2:], kernel, window.stride, window.dilation, strict=True)
-    field = tuple((size - step * (taps - 1) - 1) // hop + 1 for size, taps, hop, step in sizes)
-    order = _sum_order(weights.shape[1], kernel)
-    positions = prod(field)
-    out = np.empty((x.shape[0], weights.shape[0], positions), np.float32)
-    lines = field
-    if kernel == (1, 1) and window.stride == (1, 1):
-        spread, lines = spread.reshape(*x.shape[:2], 1, positions), (1, positions)
-    table, chunk = _in_order(weights, order), max(1, _COLUMNS // positions)
-    walk = _Walk(order, (*window.stride, *window.dilation), lines, window.groups)
-    over_ranges(x.shape[0], chunk, _convolve_range, spread, table, walk, rounding, out)
-    return out.reshape(x.shape[0], weights.shape[0], *field)
+    outer, inner, *kernel = weights.shape
+    seen, groups = _seen(x, kernel, window), window.groups
+    batch, (planes, *plane) = len(x), seen.shape[2:5]
+    channel, *taps = _sum_order(inner, tuple(kernel))
+    channels = np.arange(groups)[:, None] * inner + channel
+    summed = np.where(channel >= 0, weights[:, channel, *taps], np.float32(0))
+    table = writable(summed.reshape(groups, outer // groups, -1))
+    out = np.empty((batch, planes, outer, prod(plane)), np.float32)
+    positions = planes * prod(plane)
+
+    def work(start: int, stop: int) -> None:
+        terms = seen[start:stop, channels, :, :, :, *taps].reshape(*channels.shape, -1)
+        terms[:, channel < 0] = 0
+        sums = product(table, terms, rounding, (0, start * positions))
+        out[start:stop] = sums.reshape(outer, -1, planes, prod(plane)).transpose(1, 2, 0, 3)
+
+    over_ranges(batch, max(1, _COLUMNS // positions), work)
+    return out.reshape(-1, outer, *plane)
 
 
 def mirrored(weights: np.ndarray, groups: int) -> np.ndarray:
@@ -159,72 +116,39 @@ def mirrored(weights: np.ndarray, groups: int) -> np.ndarray:
     return turned.reshape(groups * inner, outer // groups, *kernel)
 
 
-@njit(cache=True, nogil=True, allocates=True)
-def _weight_range(x, gradient, reads, rounding, partial, start, stop):
-    """Add up one block of samples; `partial` is (block, output channel, weights of a channel).
-
-    `x` is (batch, group, elements); an output position reads its elements at ``corner + taps``,
-    of which `reads` holds all.
-    """
-    (taps, corners), (mode, key, salt) = reads, rounding
-    positions, groups = corners.size, x.shape[1]
-    per_group = gradient.shape[1] // groups
-    block = start // PASS_DEPTH
-    left = np.zeros((per_group, SLICE_PASSES * PASS_DEPTH), np.float32)
-    right = np.zeros((SLICE_PASSES * PASS_DEPTH, taps.size), np.float32)
-    sums = np.empty((per_group, taps.size), np.float32)
-    for group in range(groups):
-        first = group * per_group
-        target = partial[block, first : first + per_group]
-        target[:] = 0
-        for begin in range(0, positions, SLICE_PASSES):
-            end = min(begin + SLICE_PASSES, positions)
-            for sample in range(start, stop):
-                place = sample - start
-                for position in range(begin, end):
-                    source = x[sample, group, corners[position] :]
-                    line = right[place]
-                    for at in range(taps.size):
-                        line[at] = source[taps[at]]
-                    place += PASS_DEPTH
-                for channel in range(per_group):
-                    source = gradient[sample, first + channel, begin:end]
-                    line = left[channel, sample - start :]
-                    for position in range(end - begin):
-                        line[position * PASS_DEPTH] = source[position]
-            sums[:] = 0
-            slice_key = random_bits(np.uint32(block), key, salt)
-            slice_salt = random_bits(np.uint32(begin), salt, key)
-            depth = (end - begin) * PASS_DEPTH
-            of_slice = Rounding(mode, slice_key, slice_salt)
-            accumulate(left, right, sums, of_slice, (first, BEGIN), BEGIN, depth)
-            target += sums
-
-
 def weight_gradient(
-    x: np.ndarray, gradient: np.ndarray, kernel: Pair, window: Window, rounding: Rounding
+    x: np.ndarray, gradient: np.ndarray, kernel: Sizes, window: Window, rounding: Rounding
 ) -> np.ndarray:
     """Return the gradient of the weights of a convolution, of size `kernel`."""
-    batch, out_channels = gradient.shape[:2]
-    in_group = x.shape[1] // window.groups
-    blocks = -(-batch // PASS_DEPTH)
-    partial = np.empty((blocks, out_channels, in_group * prod(kernel)), np.float32)
-    spread = widened(x, window.input_dilation, window.padding_lower, window.padding_upper)
-    width = spread.shape[3]
-    down, across = (
-        np.arange(size) * hop for size, hop in zip(gradient.shape[2:], window.stride, strict=True)
-    )
-    channel, row, column = np.indices((in_group, *kernel))
-    taps = (channel * spread.shape[2] + row * window.dilation[0]) * width
-    taps += column * window.dilation[1]
-    corners = (down[:, None] * width + across).reshape(-1)
-    reads = taps.reshape(-1).astype(np.uint32), corners
-    arriving = writable(gradient.reshape(batch, out_channels, -1))
-    whole = spread.reshape(batch, window.groups, -1)
-    over_ranges(batch, PASS_DEPTH, _weight_range, whole, arriving, reads, rounding, partial)
-    # Blocks of 16 samples and `SLICE_PASSES` positions are summed in the partials type and then
+    batch, outer, planes, *plane = gradient.shape
+    groups, positions, samples = window.groups, prod(plane), batch * planes
+    seen, inner = _seen(x, kernel, window), x.shape[1] // groups
+    taps = inner * prod(kernel)
+    arriving = gradient.swapaxes(1, 2).reshape(samples, groups, outer // groups, positions)
+    blocks = np.zeros((-(-samples // PASS_DEPTH), outer, taps), np.float32)
+
+    def work(start: int, stop: int) -> None:
+        """Add up a block of planes, `SLICE_PASSES` positions at a time."""
+        sample, plane_of = divmod(np.arange(start, stop)[:, None], planes)
+        for begin in range(0, positions, SLICE_PASSES):
+            place = np.arange(begin, min(begin + SLICE_PASSES, positions))
+            left = np.zeros((groups, outer // groups, place.size, PASS_DEPTH), np.float32)
+            left[..., : stop - start] = arriving[start:stop, ..., place].transpose(1, 2, 3, 0)
+            # In the order of the sums: samples of a position, then planes, channels, rows, columns.
+            read = seen[sample, :, plane_of, *divmod(place, plane[1])]
+            read = read.reshape(stop - start, place.size, groups, inner, *kernel)
+            read = read.transpose(2, 1, 0, 4, 3, 5, 6)
+            right = np.zeros((groups, place.size, PASS_DEPTH, taps), np.float32)
+            right[:, :, : stop - start] = read.reshape(*read.shape[:3], taps)
+            block = start // PASS_DEPTH
+            depth = place.size * PASS_DEPTH
+            pair = left.reshape(groups, -1, depth), right.reshape(groups, depth, taps)
+            blocks[block] += product(*pair, rounding.of(block, begin)).reshape(outer, taps)
+
+    over_ranges(samples, PASS_DEPTH, work)
+    # Blocks of 16 planes and `SLICE_PASSES` positions are summed in the partials type and then
     # reduced in single precision, in the order of the batch.
-    total = partial[0]
-    for block in partial[1:]:
+    total = blocks[0]
+    for block in blocks[1:]:
         total += block
-    return total.reshape(out_channels, in_group, *kernel)
+    return total.reshape(outer, kernel[0], inner, *kernel[1:]).swapaxes(1, 2)

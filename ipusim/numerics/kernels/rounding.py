@@ -10,6 +10,8 @@ tile; here the bits are a hash of (key, position), so they depend neither on the
 nor on the machine. All kernels use integer operations and IEEE additions and multiplications only.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +42,8 @@ _TO_FIXED = np.float32(2.0**37)  # subnormal halves are multiples of 2^-24; 13 b
 _FROM_FIXED = np.float32(2.0**-24)
 _RANDOM_SHIFT = _U(19)
 
-_CHUNK = 1 << 16
+_CHUNK, _ROWS = 1 << 16, 256
+"""Elements, and rows, that a thread rounds at a time."""
 
 
 class Rounding(NamedTuple):
@@ -49,6 +52,11 @@ class Rounding(NamedTuple):
     mode: int
     key: np.uint32 = _U(0)
     salt: np.uint32 = _U(0)
+
+    def of(self, block: int, place: int) -> Rounding:
+        """Return the same mode with random bits of its own for a part of the work."""
+        key = random_bits(_U(block), self.key, self.salt)
+        return Rounding(self.mode, _U(key), _U(random_bits(_U(place), self.salt, self.key)))
 
 
 # Numba widens unsigned 32-bit results to 64 bits, hence a conversion around every step.
@@ -134,3 +142,18 @@ def round_in_place(values: np.ndarray, rounding: Rounding) -> np.ndarray:
         flat = values.reshape(-1)
         over_ranges(flat.size, _CHUNK, _round_range, flat, rounding)
     return values
+
+
+@njit(cache=True, nogil=True)
+def _round_row_range(rows, rounding, stage, start, stop):
+    mode, key, salt = rounding
+    for i in range(start, stop):
+        row_key = random_bits(_U(i), key, salt)
+        round_part(rows[i], mode, random_bits(_U(stage), row_key, salt), salt)
+
+
+def round_rows(rows: np.ndarray, rounding: Rounding, stage: int) -> np.ndarray:
+    """Return rounded rows, each with random bits of its own at every `stage` of a computation."""
+    rows = np.ascontiguousarray(rows)
+    over_ranges(len(rows), _ROWS, _round_row_range, rows, rounding, stage)
+    return rows

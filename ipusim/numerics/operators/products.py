@@ -15,7 +15,6 @@ from ipusim.numerics.kernels.convolution import (
     convolve,
     mirrored,
     weight_gradient,
-    widened,
 )
 from ipusim.numerics.kernels.matmul import multiply
 from ipusim.numerics.operators import registry
@@ -38,13 +37,13 @@ def _volumes(array: np.ndarray) -> np.ndarray:
 
 
 def _window(conv: Conv) -> Window:
-    """Return how a convolution slides over a plane."""
+    """Return how a convolution slides over a volume."""
     return Window(
-        stride=conv.stride[1:],
-        padding_lower=conv.padding_lower[1:],
-        padding_upper=conv.padding_upper[1:],
-        dilation=conv.dilation[1:],
-        input_dilation=conv.input_dilation[1:] or (1, 1),
+        stride=conv.stride,
+        padding_lower=conv.padding_lower,
+        padding_upper=conv.padding_upper,
+        dilation=conv.dilation,
+        input_dilation=conv.input_dilation or (1,) * _DIMENSIONS,
         groups=conv.groups,
     )
 
@@ -66,27 +65,12 @@ def _operands(node: Node, inputs: registry.Arrays) -> tuple[np.ndarray, np.ndarr
     return x, mirrored(weights, conv.groups) if conv.input_dilation else weights, conv
 
 
-def _seen_planes(x: np.ndarray, taps: int, conv: Conv) -> np.ndarray:
-    """Return for each plane of results all planes of the input that it sees, as its channels."""
-    # So poplin may expand a dimension of the kernel (lib/poplin/ConvPlan.cpp, expandDims).
-    step = conv.input_dilation[0] if conv.input_dilation else 1
-    low, high = conv.padding_lower[0], conv.padding_upper[0]
-    wide = widened(x, (step, 1, 1), (low, 0, 0), (high, 0, 0))
-    reach = conv.dilation[0] * (taps - 1) + 1
-    windows = np.lib.stride_tricks.sliding_window_view(wide, reach, axis=2)
-    seen = windows[:, :, :: conv.stride[0], ..., :: conv.dilation[0]].transpose(0, 2, 1, 5, 3, 4)
-    plane = x.shape[3:]
-    grouped = seen.reshape(*seen.shape[:2], conv.groups, -1, taps, *plane).swapaxes(3, 4)
-    return grouped.reshape(len(x) * seen.shape[1], -1, *plane)
-
-
 def _sums(x: np.ndarray, weights: np.ndarray, conv: Conv, arithmetic: Arithmetic) -> np.ndarray:
     """Return a convolution of volumes as stored."""
-    seen = _seen_planes(x, weights.shape[2], conv)
-    table = weights.swapaxes(1, 2).reshape(len(weights), -1, *weights.shape[-2:])
-    y = convolve(seen, table, _window(conv), arithmetic.partials())
+    y = convolve(x, weights, _window(conv), arithmetic.partials())
     # At least the length of a sum over channels and kernel, filled up to passes.
-    y = arithmetic.store_sums(y, padded(table.shape[1]) * prod(table.shape[2:]))
+    depth = padded(prod(weights.shape[1:3])) * prod(weights.shape[3:])
+    y = arithmetic.store_sums(y, depth)
     return np.ascontiguousarray(y.reshape(len(x), -1, *y.shape[1:]).swapaxes(1, 2))
 
 
@@ -107,12 +91,8 @@ def _conv_backward(applied: registry.Applied) -> list[np.ndarray | None]:
         dx = _sums(gradient, mirrored(weights, conv.groups), conv_data_gradient(conv), arithmetic)
         results[0] = dx.reshape(inputs[0].shape)
     if applied.wanted[1]:
-        outer, inner, *kernel = weights.shape
-        seen = _seen_planes(x, kernel[0], conv)
-        planes = gradient.swapaxes(1, 2).reshape(-1, outer, *gradient.shape[3:])
-        plane = (kernel[1], kernel[2])
-        dw = weight_gradient(seen, planes, plane, _window(conv), arithmetic.partials())
-        dw = dw.reshape(outer, kernel[0], inner, *kernel[1:]).swapaxes(1, 2)
+        kernel, partials = weights.shape[2:], arithmetic.partials()
+        dw = weight_gradient(x, gradient, kernel, _window(conv), partials)
         if conv.input_dilation:
             dw = mirrored(dw, conv.groups)
         results[1] = arithmetic.store(dw).reshape(inputs[1].shape)
