@@ -6,7 +6,8 @@ import numpy as np
 
 from ipusim.errors import ConfigError, check_name
 from ipusim.numerics.kernels import rounding
-from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES
+from ipusim.numerics.kernels.amp import SLICE_DEPTH
+from ipusim.numerics.kernels.threads import writable
 
 PARTIALS = ("half", "float")
 """Storage of partial sums, named as in `ipusim.simulate`."""
@@ -104,15 +105,12 @@ class Arithmetic:
 
     def store(self, values: np.ndarray) -> np.ndarray:
         """Round values, in place unless they are a view, to the storage of activations."""
-        if values.dtype != np.float32 or not values.flags.c_contiguous:
-            values = np.ascontiguousarray(values, np.float32)
-        if not values.flags.writeable:
-            values = values.copy()
-        return rounding.round_in_place(values, self.storage())
+        # What numpy makes of arrays without an axis is no array.
+        return rounding.round_in_place(writable(values), self.storage())
 
     def store_sums(self, sums: np.ndarray, depth: int) -> np.ndarray:
         """Store sums of `depth` products, which are halves already if their partials were."""
-        if self._partials_mode != rounding.NONE and depth <= SLICE_PASSES * PASS_DEPTH:
+        if self._partials_mode != rounding.NONE and depth <= SLICE_DEPTH:
             return sums
         return self.store(sums)
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ipusim.numerics import Arithmetic, ArithmeticOptions
 from ipusim.numerics.kernels import threads
 from ipusim.numerics.kernels.rounding import (
     HALF_MAX,
@@ -60,6 +61,15 @@ def test_stochastic_gives_a_neighbour(value, seed):
         return
     other = np.nextafter(nearest, np.float16(np.inf if exact > nearest else -np.inf))
     assert result in (nearest, other)
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_what_has_no_axis_is_stored_too(stochastic):
+    arithmetic = Arithmetic(ArithmeticOptions(stochastic_rounding=stochastic))
+    for value in (np.sqrt(np.array(0.3, np.float32)), np.array(0.3, np.float32)):
+        stored = arithmetic.store(value)
+        assert stored.shape == () and stored != np.float32(0.3)
+        assert stored == np.float16(stored)
 
 
 @pytest.mark.parametrize("mode", [NEAREST, STOCHASTIC])
