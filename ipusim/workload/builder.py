@@ -134,7 +134,6 @@ class TensorBuilder:
                 )
         params = Elementwise(
             function=function,
-            elements=prod(shape),
             broadcast=any(other != shape for other in others),
             in_place_ok=self.tensors[inputs[0]].role not in ("parameter", "constant"),
         )
@@ -216,7 +215,7 @@ class TensorBuilder:
         """
         size = sum(self.shape(x)[axis] for x in inputs)
         result = _sized(self.shape(inputs[0]), axis, size)
-        params = Layout(function="concat", elements=prod(result), moves_data=not view)
+        params = Layout(function="concat", moves_data=not view)
         return self.apply(name, params, inputs, result)
 
     def unstack(self, name: str, x: str, *, axis: int = 0) -> tuple[str, ...]:
@@ -245,15 +244,13 @@ class TensorBuilder:
         )
         if x in self._fixed:
             self._fixed |= dict.fromkeys(outputs)
-        params = Layout(function="split", elements=whole.elements, moves_data=False)
-        self.add_op(name, params, (x,), *outputs)
+        self.add_op(name, Layout.view("split"), (x,), *outputs)
         return outputs
 
     def _layout(
         self, name: str, function: str, x: str, shape: tuple[int, ...], *, moves_data: bool
     ) -> str:
-        params = Layout(function=function, elements=prod(shape), moves_data=moves_data)
-        return self.apply(name, params, (x,), shape)
+        return self.apply(name, Layout(function=function, moves_data=moves_data), (x,), shape)
 
     def streamed(
         self, name: str, shape: tuple[int, ...], *, dtype: str, trained: bool = True

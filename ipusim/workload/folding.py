@@ -23,8 +23,7 @@ def drop_dropout(graph: Graph) -> Graph:
         if not isinstance(op.params, Elementwise) or op.function != "dropout":
             ops.append(op)
         elif op.outputs[0] in graph.outputs:
-            view = Layout(function="identity", elements=op.params.elements, moves_data=False)
-            ops.append(replace(op, params=view))
+            ops.append(replace(op, params=Layout.view("identity")))
         else:
             stands_for[op.outputs[0]] = op.inputs[0]
     tensors = {name: t for name, t in graph.tensors.items() if name not in stands_for}
@@ -101,15 +100,15 @@ def _fold(
     norm: Op, conv: Op, bias_add: Op | None, tensors: dict[str, Tensor]
 ) -> dict[str, Op | None]:
     """Return what takes the place of a batch norm, and of the addition of a bias before it."""
-    dtype, output = tensors[conv.inputs[1]].dtype, tensors[norm.outputs[0]]
     if bias_add is None:
+        dtype = tensors[conv.inputs[1]].dtype
         bias, shape = f"{norm.name}.folded_bias", (conv.params.out_channels,)
         tensors[bias] = Tensor(name=bias, shape=shape, dtype=dtype, role="parameter")
     else:
         bias = bias_add.inputs[1]
     addition = Op(
         name=f"{norm.name}.bias_add",
-        params=Elementwise.in_place("bias_add", output.elements, broadcast=True),
+        params=Elementwise.in_place("bias_add", broadcast=True),
         inputs=(conv.outputs[0], bias),
         outputs=norm.outputs,
     )

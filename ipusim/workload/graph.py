@@ -229,5 +229,4 @@ def _settle_cast(op: Op, tensors: Mapping[str, Tensor]) -> Op:
     source, target = tensors[op.inputs[0]], tensors[op.outputs[0]]
     if source.dtype != target.dtype:
         return op
-    identity = Layout(function="identity", elements=target.elements, moves_data=False)
-    return replace(op, params=identity)
+    return replace(op, params=Layout.view("identity"))

@@ -26,7 +26,7 @@ class GraphBuilder(TensorBuilder):
     def bias(self, name: str, x: str, channels: int) -> str:
         """Add a per-channel bias, as operator ``<name>.bias_add``."""
         shape = self.shape(x)
-        params = graph.Elementwise.in_place("bias_add", prod(shape), broadcast=True)
+        params = graph.Elementwise.in_place("bias_add", broadcast=True)
         bias = self.parameter(f"{name}.bias", (channels,))
         return self.apply(f"{name}.bias_add", params, (x, bias), shape)
 

@@ -159,10 +159,9 @@ def _update_parameter(
             dtype=like.dtype if target in stored else wide,
             alias_of=stored[target].name if target in stored else None,
         )
-        elements = read[0].elements
-        params: Attributes = Elementwise(function=function, elements=elements, in_place_ok=in_place)
+        params: Attributes = Elementwise(function=function, in_place_ok=in_place)
         if function == "norm":
-            params = Reduce(function="sumsquare", outer=1, reduced=elements, inner=1)
+            params = Reduce(function="sumsquare", outer=1, reduced=read[0].elements, inner=1)
         inputs = tuple(tensor.name for tensor in read)
         made = {"inputs": inputs, "outputs": (output,), "phase": "update", "source": name}
         ops.append(Op(name=output, params=params, **made))

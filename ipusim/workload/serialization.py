@@ -144,7 +144,7 @@ class _Parts:
         """Add each part, as soon as it is there, to the sum of those before it."""
         like = self.tensors[self.op.outputs[0]]
         total = next(parts)
-        params = Elementwise.in_place("add", like.elements)
+        params = Elementwise.in_place("add")
         for part, addend in enumerate(parts, start=1):
             if part == self.factor - 1:
                 self._emit(self.op.name, params, (total, addend), like.name)
@@ -153,9 +153,8 @@ class _Parts:
 
     def put_together(self) -> None:
         """Compute all parts; their result is a view of them."""
-        like = self.tensors[self.op.outputs[0]]
-        view = Layout(function="concat", elements=like.elements, moves_data=False)
-        self._emit(self.op.name, view, tuple(self.products()), like.name)
+        made = tuple(self.products())
+        self._emit(self.op.name, Layout.view("concat"), made, self.op.outputs[0])
 
     def accumulate(self, sums: Op) -> None:
         """Add each part of a gradient to its part of an accumulator."""
@@ -165,19 +164,18 @@ class _Parts:
             last = part == self.factor - 1
             name = result if last else f"{result}.part{part}"
             self.tensors[name] = replace(self.tensors[result], name=name, shape=(elements,))
-            params, label = replace(sums.params, elements=elements), sums.name if last else name
-            added = replace(sums, name=label, params=params, outputs=(name,))
-            self.ops.append(replace(added, inputs=(accumulator, made)))
+            label, inputs = sums.name if last else name, (accumulator, made)
+            self.ops.append(replace(sums, name=label, inputs=inputs, outputs=(name,)))
         del self.tensors[self.op.outputs[0]]
 
     def lookups(self) -> Iterator[str]:
         """Look every index up in each part of a table; a mask clears what lies in others."""
         table, indices = self.op.inputs
         ids, like = self.tensors[indices], self.tensors[self.op.outputs[0]]
-        compare = Elementwise(function="less", elements=ids.elements, broadcast=True)
+        compare = Elementwise(function="less", broadcast=True)
         above = replace(compare, function="greater_or_equal")
         both = replace(compare, function="and", broadcast=False)
-        masked = Elementwise.in_place("mul", like.elements, broadcast=True)
+        masked = Elementwise.in_place("mul", broadcast=True)
         first = 0
         for part in range(self.factor):
             stop = first + self._share(self.op.params.rows, part)
@@ -229,9 +227,8 @@ class _Parts:
             root = whole.alias_of or name
             self.tensors[own] = replace(whole, name=own, shape=(elements,), alias_of=root)
             return own
-        view = Layout(function="slice", elements=elements, moves_data=False)
         suffix = f"slice{self.op.inputs.index(name)}.{part}"
-        return self._step(suffix, view, (name,), (elements,), dtype=whole.dtype)
+        return self._step(suffix, Layout.view("slice"), (name,), (elements,), dtype=whole.dtype)
 
     def _step(
         self,

@@ -162,7 +162,7 @@ def _add_into(
 ) -> Op:
     """Return the addition of a tensor to a stored one, in whose memory the sum stays."""
     tensors[output] = changed(tensors[name], name=output, role="activation", alias_of=name)
-    params = Elementwise.in_place(function, tensors[name].elements)
+    params = Elementwise.in_place(function)
     return Op(name=output, params=params, inputs=(name, addend), outputs=(output,), source=source)
 
 
@@ -293,7 +293,7 @@ def _total_gradient(tape: Tape, name: str, source: Op) -> str | None:
         return result
     part_of = "" if name == source.outputs[0] else f"{name.rpartition('.')[2]}."
     for count, part in enumerate(parts[1:], start=1):
-        add = Elementwise.in_place("add", tensor.elements)
+        add = Elementwise.in_place("add")
         suffix = f"{part_of}gradient_sum{count}"
         result = Backward(tape, source, ()).emit(suffix, add, (result, part), tensor)
         # The sum belongs where the last part was made: in a pipeline only it changes chips.

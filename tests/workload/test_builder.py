@@ -88,13 +88,13 @@ def test_views_and_moves():
     g = GraphBuilder("layouts")
     x = g.input("x", (2, 3, 1, 4))
     assert g.shape(g.transpose("swap", x, (1, 0, 2, 3))) == (3, 2, 1, 4)
-    assert g.ops[-1].params == Layout(function="transpose", elements=24, moves_data=True)
+    assert g.ops[-1].params == Layout.move("transpose")
     g.transpose("view", x, (0, 2, 1, 3))
     assert not g.ops[-1].params.moves_data
     assert [g.shape(part) for part in g.unstack("parts", x)] == [(3, 1, 4)] * 2
-    assert g.ops[-1].params == Layout(function="split", elements=24, moves_data=False)
+    assert g.ops[-1].params == Layout.view("split")
     assert g.shape(g.narrow("first", x, axis=1, size=2)) == (2, 2, 1, 4)
-    assert g.ops[-1].params == Layout(function="slice", elements=16, moves_data=False)
+    assert g.ops[-1].params == Layout.view("slice")
 
 
 def test_products_and_lookups():
@@ -130,10 +130,10 @@ def test_shifts_copies_and_parts():
     g = GraphBuilder("parts")
     x = g.input("x", (2, 6, 4))
     assert g.shape(g.roll("roll", x)) == (2, 6, 4)
-    assert g.ops[-1].params == Layout(function="roll", elements=48, moves_data=True)
+    assert g.ops[-1].params == Layout.move("roll")
     assert g.shape(g.copy("copy", x)) == (2, 6, 4)
     assert g.shape(g.pad("pad", x, axis=1, size=8)) == (2, 8, 4)
-    assert g.ops[-1].params == Layout(function="pad", elements=64, moves_data=True)
+    assert g.ops[-1].params == Layout.move("pad")
     assert [g.shape(part) for part in g.split("split", x, (1, 5), axis=1)] == [(2, 1, 4), (2, 5, 4)]
     with pytest.raises(WorkloadError, match=r"cannot split 6 elements into parts of \(2, 3\)"):
         g.split("uneven", x, (2, 3), axis=1)
@@ -209,9 +209,9 @@ def test_moves_go_back_as_moves():
     graph = g.finish(g.concat("concat", rest, first, rest, axis=1))
     micro = training_graphs(graph, loss="mean_squared").micro_batch
     back = {op.source: op.params for op in micro.ops if op.phase == "backward"}
-    assert back["split"] == Layout(function="concat", elements=64, moves_data=True)
-    assert back["pad"] == Layout(function="slice", elements=32, moves_data=False)
-    assert back["copy"] == Layout(function="copy", elements=32, moves_data=True)
-    assert back["roll"] == Layout(function="roll", elements=32, moves_data=True)
+    assert back["split"] == Layout.move("concat")
+    assert back["pad"] == Layout.view("slice")
+    assert back["copy"] == Layout.move("copy")
+    assert back["roll"] == Layout.move("roll")
     sums = [op.name for op in micro.ops if ".gradient_sum" in op.name]
     assert sums == ["split.out1.gradient_sum1"]  # read twice

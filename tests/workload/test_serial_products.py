@@ -95,7 +95,9 @@ def test_parts_are_accumulated_at_once_where_nothing_else_contributes():
     gradient = kinds[kinds.index("weight_gradient") - 1 :]
     assert gradient[: 3 * PARTS] == PARTS * ["slice", "weight_gradient", "scaled_add"]
     adds = [op for op in parts.ops if "table.accumulator" in op.inputs]
-    assert [op.params.elements for op in adds] == PARTS * [WORDS // PARTS * WIDTH]
+    assert [parts.tensors[op.outputs[0]].elements for op in adds] == PARTS * [
+        WORDS // PARTS * WIDTH
+    ]
     assert [op.outputs[0] for op in adds][-1] == "table.accumulated"
     for graph in (micro_batch(tied=True), micro_batch(accumulate="")):
         together = [op for op in cut(graph).ops if op.function == "concat"]

@@ -220,10 +220,9 @@ def test_views_and_broadcasts_go_back_as_sums_and_pads() -> None:
     g = GraphBuilder("views")
     x = g.linear("fc", g.input("x", (4, 8)), 8)
     bias = g.parameter("scale", (8,))
-    scaled = Elementwise(function="mul", elements=32, broadcast=True)
+    scaled = Elementwise(function="mul", broadcast=True)
     y = g.apply("scaled", scaled, (x, bias), (4, 8))
-    part = Layout(function="slice", elements=16, moves_data=False)
-    y = g.apply("half", part, (y,), (4, 4))
+    y = g.apply("half", Layout.view("slice"), (y,), (4, 4))
     y = g.apply("mean", Reduce(function="mean", outer=4, reduced=4, inner=1), (y,), (4,))
     micro = trained(g.finish(y), loss="mean_squared").micro_batch
     functions = {op.name: (op.kind, op.function) for op in micro.ops if op.phase == "backward"}

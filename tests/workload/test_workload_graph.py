@@ -15,6 +15,7 @@ from ipusim.workload.graph import (
     Elementwise,
     Graph,
     Layout,
+    MatMul,
     Op,
     Tensor,
     arriving_dtype,
@@ -58,7 +59,7 @@ def test_shared_parameters_count_once():
 
 
 def _relu(name: str, source: str, target: str) -> Op:
-    params = Elementwise(function="relu", elements=1)
+    params = Elementwise(function="relu")
     return Op(name=name, params=params, inputs=(source,), outputs=(target,))
 
 
@@ -87,7 +88,7 @@ def test_good_graph_validates():
         (_tiny(GOOD, outputs=("z",)), "exchanges unknown tensor 'z'"),
         (_tiny(GOOD[:2], outputs=("c",)), "lists tensor 'd', which nothing provides"),
         (
-            _tiny((*GOOD[:2], replace(GOOD[2], params=replace(GOOD[2].params, elements=2)))),
+            _tiny((*GOOD[:2], replace(GOOD[2], params=MatMul(m=1, k=1, n=2), inputs=("c", "c")))),
             "expects 2 elements in 'd'",
         ),
     ],
@@ -125,7 +126,7 @@ def test_precision_leaves_integers_and_settles_casts():
     half = graph.with_precision("16.16").validate()
     assert half.tensors["ids"].dtype == "int32"
     assert (half.ops[0].params, half.tensors["wide"].dtype) == (Cast(), "float16")
-    assert half.ops[1].params == Layout(function="identity", elements=4, moves_data=False)
+    assert half.ops[1].params == Layout.view("identity")
 
 
 def _batch_norms(name: str) -> int:
@@ -278,7 +279,7 @@ def test_dropout_goes_and_its_readers_read_what_it_read():
         ("add", ("x", "x")),
         ("last", ("add.out",)),
     ]
-    assert graph.ops[1].params == Layout(function="identity", elements=8, moves_data=False)
+    assert graph.ops[1].params == Layout.view("identity")
     assert set(graph.tensors) == {"x", "add.out", "last.out"}
     assert drop_dropout(graph) == graph
 

@@ -42,7 +42,7 @@ from ipusim.workload.graph import Cast, Elementwise
 def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     """Lower a function that is applied element by element."""
     layout = inputs[0].layout
-    x = Placed((op.elements,), m.dtype, layout)
+    x = Placed((m.made.elements,), m.dtype, layout)
     product = m.task.product if _accumulates(op, inputs) else None
     if op.function == "bias_add":
         m.by_channel("add", x, inputs[1].elements, "bias add", in_place=True)
@@ -67,23 +67,23 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
         with m.holding(_result_bytes(m, op, x)):
             _gradient(m, op, x, inputs[0].layout)
     else:
-        inputs = _whole_first(op, inputs)
+        inputs = _whole_first(x, inputs)
         layout = inputs[0].layout
-        if inputs[0].elements < op.elements:
+        if inputs[0].elements < x.elements:
             # No operand is whole, as where a row meets a column: the result is spread evenly.
             layout = layout._replace(tiles=None, mapping="")
         _series(m, op, x._replace(layout=layout), inputs)
     return layout
 
 
-def _whole_first(op: Elementwise, inputs: tuple[Placed, ...]) -> tuple[Placed, ...]:
+def _whole_first(result: Placed, inputs: tuple[Placed, ...]) -> tuple[Placed, ...]:
     """Return the operands with one of the result's size first: the result lies like it.
 
     popops takes the mapping of the operand that is not repeated, whichever comes first
     (lib/popops/ElementWise.cpp, createOutputForElementWiseOp).
     """
     for index, operand in enumerate(inputs):
-        if operand.elements == op.elements:
+        if operand.elements == result.elements:
             return (operand, *inputs[:index], *inputs[index + 1 :])
     return inputs
 
@@ -160,7 +160,7 @@ def _scaled_add(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> Non
     else:
         same = source.lies_with(layout)
     m.scaled_add(
-        Placed((op.elements,), float_dtype(inputs[0].dtype), layout),
+        Placed((m.made.elements,), float_dtype(inputs[0].dtype), layout),
         float_dtype(inputs[1].dtype),
         exchanged=not same,
         copy=0 if same else _turned_for_weights(m, *inputs),
@@ -230,7 +230,7 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     )
     spread = _repeats_matrix(m, op, inputs)
     repeated = op.broadcast and not spread
-    grouping = gcd(x.layout.grouping, op.elements)
+    grouping = gcd(x.layout.grouping, x.elements)
     x = x._replace(layout=x.layout._replace(grouping=grouping))
     single = not repeated or min(other.elements for other in inputs) == 1
     for index, function in enumerate(vertices_of(op.function, m.tile.version)):

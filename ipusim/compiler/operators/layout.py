@@ -10,11 +10,12 @@ from ipusim.workload.graph import Layout
 def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
     """Lower a view, which costs nothing, or the move of all elements."""
     before = inputs[0].layout if inputs else SPREAD
+    elements = sum(result.elements for result in m.task.results)
     if not op.moves_data or (op.function == "transpose" and before.rows):
         # A transpose is a view, and what reads it rearranges (graphcore/popart
         # willow/src/popx/op/transposex.cpp, TransposeInplaceOpx).
         # Parts of a tensor do not lie where the whole does.
-        whole = sum(x.elements for x in inputs[:1]) == op.elements
+        whole = sum(x.elements for x in inputs[:1]) == elements
         return before if whole else before._replace(mapping="")
     if op.function in ("dynamic_slice", "dynamic_update"):
         return _counted(m, op, before)
@@ -23,7 +24,7 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
         kept = m.tile_bytes(m.made)
         m.copy("set aside", temp=kept, cycles=copy_cycles(kept, m.chip))
     grouping = 1 if op.function == "transpose" else before.grouping
-    moved = Placed((op.elements,), m.made.dtype, TensorLayout(grouping=grouping))
+    moved = Placed((elements,), m.made.dtype, TensorLayout(grouping=grouping))
     m.rearrange(moved, before.grouping)
     return TensorLayout(grouping=before.grouping)
 
@@ -34,6 +35,6 @@ def _counted(m: Lowering, op: Layout, before: TensorLayout) -> TensorLayout:
     A tensor lies so that every slice is spread over all tiles (poplibs lib/popops/DynamicSlice.cpp,
     createSliceableTensor, createSliceableTensorFromSlice).
     """
-    share = m.share(Placed((op.elements,), m.made.dtype, before))
+    share = m.share(Placed((m.made.elements,), m.made.dtype, before))
     m.slice(op.function, share, m.dtype, write=op.function == "dynamic_update")
     return before._replace(mapping="")

@@ -192,7 +192,7 @@ class _Counter:
         return 0
 
     def elementwise(self, op: Op, params: Elementwise) -> Iterator[Kernel]:
-        out = params.elements
+        out = self.elements(*op.outputs)
         if params.function == "dropout":
             if self.training:
                 mask = -(-out * _MASK_BYTES // self.size)

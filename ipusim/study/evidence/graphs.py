@@ -143,7 +143,7 @@ def forward_graph(layer: Conv | MatMul, dtype: str) -> Graph:
     if not isinstance(layer, MatMul) or layer.weights_operand:
         return _graph(shapes, ops, ("y",), dtype)
     shapes |= {"c": shapes["y"], "z": shapes["y"]}
-    ops.append(_scaled_add("y", "c", "z", prod(shapes["y"]), "forward"))
+    ops.append(_scaled_add("y", "c", "z", "forward"))
     return _graph(shapes, ops, ("z",), dtype, {"w": "input"})
 
 
@@ -159,10 +159,10 @@ def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
     # same code; its arguments are copied for each call, in the layout that they have already.
     if isinstance(layer, Conv) and replace(of_data.params, pass_kind="forward") == layer:
         for source in ("x", "dy"):
-            copied = shapes[f"{source}_argument"] = shapes[source]
-            copy = Layout(function="copy", elements=prod(copied), moves_data=True)
-            copies.append(_op(f"copy {source}", copy, source, f"{source}_argument"))
-    update = _scaled_add("w", dw, "updated", prod(shapes["w"]), "update")
+            argument = f"{source}_argument"
+            shapes[argument] = shapes[source]
+            copies.append(_op(f"copy {source}", Layout.move("copy"), source, argument))
+    update = _scaled_add("w", dw, "updated", "update")
     ops = [*copies, forward, of_data, of_weights, update]
     return _graph(shapes, ops, ("y", dx, "updated"), dtype)
 
@@ -219,9 +219,8 @@ def _op(name: str, params: Any, inputs: str, outputs: str, phase: str = "forward
     return Op(name=name, params=params, phase=phase, **tensors)
 
 
-def _scaled_add(target: str, other: str, result: str, elements: int, phase: str) -> Op:
-    addition = Elementwise(function="scaled_add", elements=elements, in_place_ok=True)
-    return _op("add", addition, f"{target} {other}", result, phase)
+def _scaled_add(target: str, other: str, result: str, phase: str) -> Op:
+    return _op("add", Elementwise.in_place("scaled_add"), f"{target} {other}", result, phase)
 
 
 def _graph(

@@ -230,9 +230,8 @@ def _add_extras(e: Emission) -> None:
         value = context.values.get(name)
         if value and not value.static and name not in context.graph.tensors and context.reads(name):
             e.note("optional results (statistics, indices) are one move each")
-            move = Layout(function="extra", elements=value.elements, moves_data=True)
             source = context.graph.ops[-1].outputs[0]
-            e.emit(move, source, suffix=f".{name}", outputs=[name])
+            e.emit(Layout.move("extra"), source, suffix=f".{name}", outputs=[name])
 
 
 _TIMED = "or time them as memory traffic with --allow-unknown (allow_unknown=True)"

@@ -38,6 +38,6 @@ class AlignmentLoss(Attributes):
 def _gradient(back: Backward, _loss: AlignmentLoss) -> None:
     """Scale the gradient that the forward operator has computed already."""
     computed = back.tensor(back.op.outputs[1])
-    scale = Elementwise(function="mul", elements=computed.elements, broadcast=True)
+    scale = Elementwise(function="mul", broadcast=True)
     result = back.emit("gradient", scale, (computed.name, back.gradient), computed)
     back.give(back.op.inputs[0], result)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import ClassVar
 
-from ipusim.workload.operators.base import Attributes, Op, Sizes
+from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 from ipusim.workload.operators.reduce import Reduce
@@ -95,7 +95,7 @@ SUMS_BACK = ("expand", "tile", "resize")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elementwise(Attributes):
-    """One function applied element by element; ``elements`` is the size of the output.
+    """One function applied element by element.
 
     ``function`` is a lower-case name: "relu", "add", "bias_add" (a per-channel parameter added
     to a convolution or matrix product), "mul", ... ``broadcast`` says that some input is smaller
@@ -106,18 +106,13 @@ class Elementwise(Attributes):
     VARIANT: ClassVar[str] = "function"
 
     function: str
-    elements: int
     broadcast: bool = False
     in_place_ok: bool = False
 
     @classmethod
-    def in_place(cls, function: str, elements: int, *, broadcast: bool = False) -> Elementwise:
+    def in_place(cls, function: str, *, broadcast: bool = False) -> Elementwise:
         """Return a function whose result may take the memory of its first operand."""
-        return cls(function=function, elements=elements, broadcast=broadcast, in_place_ok=True)
-
-    def sizes(self, op: Op) -> Sizes:
-        """Elements of the result."""
-        return ((op.outputs[0], self.elements),)
+        return cls(function=function, broadcast=broadcast, in_place_ok=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,14 +173,13 @@ def _apply(back: Backward, suffix: str, function: str, first: str, *others: str)
     like, params = back.tensor(first), back.op.params
     if function == "expand":
         like = back.tensor(back.op.inputs[0])
-        work = Layout(function=function, elements=like.elements, moves_data=False)
+        work = Layout.view(function)
     elif function == "count":
         like, work = back.result, replace(params, function="sum")
     else:
         largest = max(back.tensor(name).elements for name in back.op.inputs)
         work = Elementwise(
             function=function,
-            elements=like.elements,
             broadcast=any(back.tensor(other).elements != like.elements for other in others),
             # Two results of a reduction make a new tensor.
             in_place_ok=not others or (len(others) == 1 and like.elements >= largest),
@@ -213,16 +207,15 @@ def _layout(back: Backward, layout: Layout) -> None:
     present = tuple(name for name in back.incoming if name is not None)
     arriving = sum(back.tensor(name).elements for name in present)
     for index, name in enumerate(back.op.inputs):
-        elements = back.tensor(name).elements
-        smaller = arriving < elements
+        smaller = arriving < back.tensor(name).elements
         if layout.function in VIEWS_BACK:
-            answer = Layout(function="slice", elements=elements, moves_data=False)
+            answer = Layout.view("slice")
         elif len(back.op.outputs) > 1 or smaller:
             # Slices and splits: the parts are put together, the rest is zero.
             function = "pad" if smaller else "concat"
-            answer = Layout(function=function, elements=elements, moves_data=True)
+            answer = Layout.move(function)
         else:
-            answer = replace(layout, elements=elements)
+            answer = layout
         suffix = f"gradient{index}" if len(back.op.inputs) > 1 else "gradient"
         back.send(name, suffix, answer, present)
 
@@ -233,6 +226,5 @@ def _filled(back: Backward) -> str:
     times = -(-back.result.elements // source)
     if times * source == back.result.elements:
         return back.gradient
-    filled = Layout(function="pad", elements=times * source, moves_data=True)
     like = replace(back.result, shape=(times, source))
-    return back.emit("filled", filled, (back.gradient,), like)
+    return back.emit("filled", Layout.move("pad"), (back.gradient,), like)

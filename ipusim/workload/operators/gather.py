@@ -52,7 +52,7 @@ def _gradient(back: Backward, gather: Gather) -> None:
         # The rows that were overwritten send nothing back; what was written is looked up.
         read = replace(gather, function="lookup")
         back.send(operand, "gradient", read, (back.gradient, indices), back.result.dtype)
-        kept = Layout(function="pad", elements=back.result.elements, moves_data=True)
+        kept = Layout.move("pad")
         back.send(tables[0], "gradient_of_table", kept, (back.gradient,), back.result.dtype)
         return
     answer = replace(gather, function=_BACK[gather.function])

@@ -1,5 +1,7 @@
 """Changes of shape and order, which move data or are views."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,13 +14,21 @@ class Layout(Attributes):
 
     ``moves_data`` is False where the result is a mere view of the input (reshapes, slices,
     splits, broadcasts) and True where elements change their order or new memory is needed
-    (transposes, concatenations, pads, repeats). ``elements`` is the size of all outputs.
-    "dynamic_slice" and "dynamic_update" read and write what the round of a loop says, "carry"
-    hands a value on to the next round.
+    (transposes, concatenations, pads, repeats). "dynamic_slice" and "dynamic_update" read and write
+    what the round of a loop says, "carry" hands a value on to the next round.
     """
 
     VARIANT: ClassVar[str] = "function"
 
     function: str
-    elements: int
     moves_data: bool
+
+    @classmethod
+    def view(cls, function: str) -> Layout:
+        """Return a change of shape that moves nothing."""
+        return cls(function=function, moves_data=False)
+
+    @classmethod
+    def move(cls, function: str) -> Layout:
+        """Return a change of shape or order that moves all elements."""
+        return cls(function=function, moves_data=True)

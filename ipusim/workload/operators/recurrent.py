@@ -97,10 +97,9 @@ def _gradient(back: Backward, layer: Recurrent) -> None:
     x, *weights = op.inputs[:4]
     for place, other in enumerate(filter(None, others)):
         # The gradient of a final cell state joins that of the last step.
-        wide = Layout(function="pad", elements=back.result.elements, moves_data=True)
-        part = back.emit(f"final{place}", wide, (other,), back.result)
+        part = back.emit(f"final{place}", Layout.move("pad"), (other,), back.result)
         if gradient is not None:
-            add = Elementwise(function="add", elements=back.result.elements)
+            add = Elementwise(function="add")
             part = back.emit(f"joined{place}", add, (gradient, part), back.result)
         gradient = part
     if gradient is None:
@@ -114,5 +113,4 @@ def _gradient(back: Backward, layer: Recurrent) -> None:
     )
     for place, name in enumerate(op.inputs[4:]):
         # What reaches an initial state is what the first step leaves over: one small copy.
-        first = Layout(function="slice", elements=back.tensor(name).elements, moves_data=True)
-        back.send(name, f"initial{place}", first, (gradient,))
+        back.send(name, f"initial{place}", Layout.move("slice"), (gradient,))

@@ -19,7 +19,7 @@ def _steps(function, rows):
         name: Tensor(name=name, shape=(n, MK2.tiles, SHARE), dtype="float16", role=roles[name])
         for name, n in sizes.items()
     }
-    params = Layout(function=function, elements=MK2.tiles * SHARE, moves_data=True)
+    params = Layout.move(function)
     op = Op(name="it", params=params, inputs=("x",), outputs=("y",))
     graph = Graph(name="alone", tensors=tensors, ops=(op,), inputs=("x",), outputs=("y",))
     (lowered,) = lower(graph.validate(), MK2, load_stack("sdk-2.4"), host_dtype=None).ops

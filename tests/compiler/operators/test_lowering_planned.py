@@ -321,7 +321,7 @@ def test_activations_reach_a_weight_gradient_through_its_rearrangement():
     doubled = replace(graph.tensors["x"], name="x2", role="activation")
     made = Op(
         name="make",
-        params=Elementwise(function="relu", elements=doubled.elements),
+        params=Elementwise(function="relu"),
         inputs=("x",),
         outputs=("x2",),
     )

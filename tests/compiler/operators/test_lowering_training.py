@@ -47,8 +47,8 @@ def lowered(tensors, *ops, stack=STACK):
     return graph, {result.name: result for result in program.ops}, program
 
 
-def elementwise(function, elements, *, in_place=True):
-    return Elementwise(function=function, elements=elements, in_place_ok=in_place)
+def elementwise(function):
+    return Elementwise.in_place(function)
 
 
 FIELD = (8, 64, 16, 23)
@@ -81,7 +81,7 @@ def small_step():
             tensor("summed", 64),
         ],
         op("norm", norm, ("x", "scale", "bias"), ("n", "statistics")),
-        op("relu", elementwise("relu", ELEMENTS), ("n",), ("r",)),
+        op("relu", elementwise("relu"), ("n",), ("r",)),
         op("pool", pool, ("r",), ("p",)),
         op(
             "loss",
@@ -96,7 +96,7 @@ def small_step():
             ("dr",),
             "backward",
         ),
-        op("relu.gradient", elementwise("relu_grad", ELEMENTS), ("dr", "r"), ("dn",), "backward"),
+        op("relu.gradient", elementwise("relu_grad"), ("dr", "r"), ("dn",), "backward"),
         op(
             "norm.gradient",
             Norm(
@@ -111,7 +111,7 @@ def small_step():
             ("dx", "dscale", "dbias"),
             "backward",
         ),
-        op("accumulate", elementwise("scaled_add", 64), ("sum", "dscale"), ("summed",), "backward"),
+        op("accumulate", elementwise("scaled_add"), ("sum", "dscale"), ("summed",), "backward"),
     )
 
 
@@ -162,7 +162,7 @@ def update(function, target, addend, target_role, addend_role, *, elements=1472 
             tensor("b", elements, dtype=addend, role=addend_role),
             tensor("c", elements, dtype=target),
         ],
-        op("update", elementwise(function, elements), ("a", "b"), ("c",), "update"),
+        op("update", elementwise(function), ("a", "b"), ("c",), "update"),
     )
     return ops["update"].steps
 
@@ -193,7 +193,7 @@ def test_functions_of_optimisers_have_vertices(function):
             tensor("b", 1472 * 128, dtype="float32", role="state"),
             tensor("c", 1472 * 128, dtype="float32"),
         ],
-        op("f", elementwise(function, 1472 * 128), names, ("c",), "update"),
+        op("f", elementwise(function), names, ("c",), "update"),
     )
     (step,) = ops["f"].steps
     assert step.vertex.startswith("popops::")
@@ -265,8 +265,8 @@ def test_dropout_runs_the_same_both_ways():
             tensor("y", 1472 * 128),
             tensor("dx", 1472 * 128),
         ],
-        op("dropout", elementwise("dropout", 1472 * 128), ("x",), ("y",)),
-        op("dropout.gradient", elementwise("dropout", 1472 * 128), ("y",), ("dx",), "backward"),
+        op("dropout", elementwise("dropout"), ("x",), ("y",)),
+        op("dropout.gradient", elementwise("dropout"), ("y",), ("dx",), "backward"),
     )
     assert ops["dropout"].cycles == ops["dropout.gradient"].cycles
     assert ops["dropout"].steps[2].compute_cycles == 6 + 24 * 6 + 2 * 32
@@ -275,7 +275,7 @@ def test_dropout_runs_the_same_both_ways():
 def test_a_seed_of_its_own_is_drawn_before_a_dropout():
     x, y = tensor("x", 1472 * 128, role="input"), tensor("y", 1472 * 128)
     plain, seeded = (
-        lowered([x, y], op("drop", elementwise(name, 1472 * 128), ("x",), ("y",)))[1]["drop"]
+        lowered([x, y], op("drop", elementwise(name), ("x",), ("y",)))[1]["drop"]
         for name in ("dropout", "seeded_dropout")
     )
     made = seeded.steps[: -len(plain.steps)]
@@ -318,9 +318,9 @@ def test_what_is_scaled_and_added_moves_where_it_lies_elsewhere(read, moves):
         [tensor("in", 2 * ELEMENTS, role="input"), *(tensor(name, *FIELD) for name in "xzabc")],
         op("x", pairs, ("in",), ("x",)),
         op("z", pairs, ("in",), ("z",)),
-        op("a", elementwise("relu", ELEMENTS), ("x",), ("a",)),
-        op("b", elementwise("tanh", ELEMENTS), (read,), ("b",)),
-        op("c", elementwise("scaled_add", ELEMENTS), ("a", "b"), ("c",)),
+        op("a", elementwise("relu"), ("x",), ("a",)),
+        op("b", elementwise("tanh"), (read,), ("b",)),
+        op("c", elementwise("scaled_add"), ("a", "b"), ("c",)),
     )
     (step,) = ops["c"].steps
     assert step.vertex == "popops::ScaledAddSupervisor"
@@ -332,7 +332,7 @@ def test_unknown_functions_are_refused(stack):
     with pytest.raises(UnknownNameError, match=r"Unknown elementwise function 'relu_gard'.*\?$"):
         lowered(
             [tensor("x", 64, role="input"), tensor("y", 64)],
-            op("f", elementwise("relu_gard", 64), ("x",), ("y",)),
+            op("f", elementwise("relu_gard"), ("x",), ("y",)),
             stack=load_stack(stack),
         )
 
@@ -347,7 +347,7 @@ def test_gradients_exist_in_every_library(function):
                 tensor("x", *FIELD, role="input"),
                 tensor("dx", *FIELD),
             ],
-            op("f", elementwise(function, ELEMENTS), ("dy", "x"), ("dx",), "backward"),
+            op("f", elementwise(function), ("dy", "x"), ("dx",), "backward"),
             stack=load_stack(stack),
         )
         cycles.append(ops["f"].cycles)

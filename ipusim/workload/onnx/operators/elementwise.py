@@ -3,8 +3,8 @@
 import re
 from math import prod
 
-from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, MatMul
-from ipusim.workload.onnx.operators.emission import Emission, Handler, view
+from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, Layout, MatMul
+from ipusim.workload.onnx.operators.emission import Emission, Handler
 from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, by_names
 
 _POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
@@ -28,7 +28,6 @@ def _elementwise(e: Emission, operands: tuple[str, ...], function: str = "") -> 
     kind = e.node.op_type.removeprefix("Bitwise")
     params = Elementwise(
         function=function or _FUNCTION_NAMES.get(kind, snake(kind)),
-        elements=prod(shape),
         broadcast=any(tensor.shape != shape for tensor in (first, *others)),
         in_place_ok=first.shape == shape
         and first.dtype == dtype
@@ -116,7 +115,7 @@ def gather(e: Emission) -> None:
 def identity(e: Emission) -> None:
     """Identity, and Dropout at inference: a new name only, or a view if it leaves the graph."""
     if e.node.output[0] in e.context.contents.outputs:
-        e.emit(view("identity", e.out), e.operand())
+        e.emit(Layout.view("identity"), e.operand())
     else:
         e.context.alias(e.node)
 

@@ -58,9 +58,7 @@ class Emission(Call):
     def layout(self, function: str, *inputs: str, moves: bool) -> None:
         """Add the change of shape or order that computes every result."""
         outputs = [name for name in self.node.output if name]
-        elements = sum(prod(self.shape(name)) for name in outputs)
-        params = Layout(function=function, elements=elements, moves_data=moves)
-        self.emit(params, *inputs, outputs=outputs)
+        self.emit(Layout(function=function, moves_data=moves), *inputs, outputs=outputs)
 
     def step(
         self,
@@ -81,8 +79,3 @@ class Emission(Call):
 
 Handler = Callable[[Emission], None]
 """Turns one run-time node into operators."""
-
-
-def view(function: str, shape: Shape) -> Layout:
-    """Return a change of shape that moves nothing."""
-    return Layout(function=function, elements=prod(shape), moves_data=False)

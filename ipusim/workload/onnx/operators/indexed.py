@@ -17,7 +17,7 @@ from ipusim.workload.graph import (
     Tensor,
 )
 from ipusim.workload.onnx.operators.elementwise import snake
-from ipusim.workload.onnx.operators.emission import Emission, Handler, view
+from ipusim.workload.onnx.operators.emission import Emission, Handler
 from ipusim.workload.onnx.operators.products import product_and_bias
 from ipusim.workload.onnx.shapes import LARGEST, Shape, by_names, suppressed
 
@@ -30,10 +30,6 @@ def _rows(function: str, rows: int, width: int, indices: int, groups: int = 1) -
     """Return a lookup or write; where something is empty, of one."""
     sizes = {"rows": rows, "width": width, "indices": indices, "groups": groups}
     return Gather(function=function, **{name: max(1, size) for name, size in sizes.items()})
-
-
-def _moved(function: str, elements: int) -> Layout:
-    return Layout(function=function, elements=elements, moves_data=True)
 
 
 def gather_elements(e: Emission) -> None:
@@ -52,7 +48,7 @@ def _places(e: Emission, chosen: Shape) -> tuple[int, int]:
 
 def _lookup(e: Emission, *sizes: int) -> None:
     if e.is_fixed(1):
-        e.emit(_moved("slice", e.elements), e.operand())
+        e.emit(Layout.move("slice"), e.operand())
     else:
         e.emit(_rows("lookup", *sizes), *e.operands(0, 1))
 
@@ -80,7 +76,7 @@ def tensor_scatter(e: Emission) -> None:
 def _write(e: Emission, *sizes: int, updates: int, indices: int) -> None:
     if e.is_fixed(indices) and e.get("reduction", "none") == "none":
         # A slice that is assigned to: both lie side by side, in an order that is known.
-        e.emit(_moved("concat", e.elements), *e.operands(0, updates))
+        e.emit(Layout.move("concat"), *e.operands(0, updates))
         return
     e.emit(_rows("write", *sizes), *e.operands(0, updates, indices))
 
@@ -94,8 +90,7 @@ def sorted_parts(e: Emission) -> None:
     whole = e.step(".sort", params, e.operand(), shape=shape)
     for place, name in enumerate(e.node.output):
         if name:
-            part = view("slice", e.shape(name))
-            e.emit(part, whole, suffix=f".part{place}", outputs=[name])
+            e.emit(Layout.view("slice"), whole, suffix=f".part{place}", outputs=[name])
 
 
 def moved(e: Emission) -> None:
@@ -118,8 +113,8 @@ def suppression(e: Emission) -> None:
     corners, scores = e.operands(0, 1)
     sizes, field = (rows, boxes), (rows, boxes, _CORNERS)
     dtype = e.dtype(e.node.input[0])
-    flat = e.step(".scores", view("reshape", sizes), scores, shape=sizes, dtype=dtype)
-    wide = e.step(".corners", view("expand", field), corners, shape=field, dtype=dtype)
+    flat = e.step(".scores", Layout.view("reshape"), scores, shape=sizes, dtype=dtype)
+    wide = e.step(".corners", Layout.view("expand"), corners, shape=field, dtype=dtype)
     numbers = graph.parameter(f"{label}.classes", sizes, role="constant")
     shapes = {"boxes": (rows, kept, _CORNERS), "best": (rows, kept), "class": (rows, kept)}
     outputs = tuple(
@@ -128,12 +123,12 @@ def suppression(e: Emission) -> None:
     )
     params = NonMaxSuppression(batch=rows, boxes=boxes, detections=kept)
     graph.add_op(label, params, (flat, numbers, wide), *outputs)
-    e.emit(_moved("concat", e.elements), *outputs[1:], suffix=".selected")
+    e.emit(Layout.move("concat"), *outputs[1:], suffix=".selected")
 
 
 def one_pass(function: str) -> Handler:
     """Return the handler of an operator that costs one function of its first input."""
-    return lambda e: e.emit(Elementwise(function=function, elements=e.elements), e.operand())
+    return lambda e: e.emit(Elementwise(function=function), e.operand())
 
 
 def _sampled(
@@ -146,7 +141,7 @@ def _sampled(
     where = 2 if e.node.op_type == "DeformConv" else 1
     shape = (groups, samples, points, channels)
     lookup = _rows("lookup", rows, channels, samples * points, groups)
-    weigh = Elementwise(function="scale", elements=prod(shape))
+    weigh = Elementwise(function="scale")
     found = e.step(".lookup", lookup, *e.operands(0, where), shape=shape)
     found = e.step(".weigh", weigh, found, shape=shape)
     total = Reduce(function="sum", outer=groups * samples, reduced=points, inner=channels)
@@ -200,9 +195,9 @@ def _masked(e: Emission, sampled: str, samples: int) -> str:
     groups = e.get("offset_group", 1)
     shape = (batch, samples, groups, channels // groups)
     narrow = (*shape[:3], 1)
-    parts = e.step(".parts", view("reshape", shape), sampled, shape=shape)
-    mask = e.step(".mask", view("reshape", narrow), e.operand(4), shape=narrow)
-    multiply = Elementwise.in_place("mul", prod(shape), broadcast=True)
+    parts = e.step(".parts", Layout.view("reshape"), sampled, shape=shape)
+    mask = e.step(".mask", Layout.view("reshape"), e.operand(4), shape=narrow)
+    multiply = Elementwise.in_place("mul", broadcast=True)
     return e.step(".masked", multiply, parts, mask, shape=shape)
 
 
@@ -216,22 +211,21 @@ def resize(e: Emission) -> None:
     total = e.operand()
     before, after = e.shape(), e.out
     if mode not in _POINTS or before == after:
-        e.emit(_moved("resize", prod(after)), total)
+        e.emit(Layout.move("resize"), total)
         return
     shape = list(before)
     axes = [axis for axis, size in enumerate(before) if size != after[axis]]
     for axis in axes:
         shape[axis] = after[axis]
-        current, whole, elements = total, tuple(shape), prod(shape)
+        current, whole = total, tuple(shape)
         for point in range(_POINTS[mode]):
             name = f".axis{axis}.{{}}{point}".format
-            part = e.step(name("fetch"), _moved("resize", elements), current, shape=whole)
-            scale = Elementwise.in_place("scale", elements)
-            part = e.step(name("scale"), scale, part, shape=whole)
+            part = e.step(name("fetch"), Layout.move("resize"), current, shape=whole)
+            part = e.step(name("scale"), Elementwise.in_place("scale"), part, shape=whole)
             if point == 0:
                 total = part
                 continue
-            add = Elementwise.in_place("add", elements)
+            add = Elementwise.in_place("add")
             if axis == axes[-1] and point == _POINTS[mode] - 1:
                 e.emit(add, total, part, suffix=name("add"))
             else:
@@ -240,8 +234,8 @@ def resize(e: Emission) -> None:
 
 def affine_grid(e: Emission) -> None:
     """AffineGrid: one small product with constant coordinates, costed as a scale and a sum."""
-    wide = e.step(".wide", _moved("expand", e.elements), e.operand())
-    e.emit(Elementwise(function="scale", elements=e.elements), wide)
+    wide = e.step(".wide", Layout.move("expand"), e.operand())
+    e.emit(Elementwise(function="scale"), wide)
 
 
 INDEXED_HANDLERS: dict[str, Handler] = by_names(

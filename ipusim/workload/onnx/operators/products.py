@@ -32,7 +32,7 @@ def gemm(e: Emission) -> None:
     """Gemm: alpha A' B' + beta C, as matrix product, scale and (scaled) addition."""
     alpha, beta = e.get("alpha", 1.0), e.get("beta", 1.0)
     product, a, b = _product(e)
-    scale = Elementwise.in_place("scale", e.elements)
+    scale = Elementwise.in_place("scale")
     has_c = e.has(2) and beta != 0.0
     if not has_c and alpha == 1.0:
         e.emit(product, a, b)
@@ -47,7 +47,7 @@ def gemm(e: Emission) -> None:
     per_column = prod(shape) == e.out[1] and shape[-1:] == e.out[1:]
     function = "bias_add" if per_column and e.is_parameter(c) else "add"
     function = function if beta == 1.0 else "scaled_add"
-    add = Elementwise.in_place(function, e.elements, broadcast=shape != e.out)
+    add = Elementwise.in_place(function, broadcast=shape != e.out)
     e.emit(add, result, c, suffix=f".{function}")
 
 
@@ -104,13 +104,11 @@ def rms_norm(e: Emission) -> None:
     shape, (rows, length) = e.shape(), _rows(e)
     narrow = (*shape[: e.axis(-1)], *(1 for _ in shape[e.axis(-1) :]))
     data = e.operand()
-    square = Elementwise(function="square", elements=prod(shape))
-    root = Elementwise(function="rsqrt", elements=rows)
-    scale = Elementwise(function="mul", elements=prod(shape), broadcast=True)
+    scale = Elementwise(function="mul", broadcast=True)
     mean = Reduce(function="mean", outer=rows, reduced=length, inner=1)
-    result = e.step(".square", square, data, shape=shape)
+    result = e.step(".square", Elementwise(function="square"), data, shape=shape)
     result = e.step(".mean", mean, result, shape=narrow)
-    result = e.step(".root", root, result, shape=narrow)
+    result = e.step(".root", Elementwise(function="rsqrt"), result, shape=narrow)
     if e.has(1):
         scaled = e.step(".scaled", scale, data, result, shape=shape)
         e.emit(scale, scaled, e.operand(1, weight=True))
@@ -199,7 +197,7 @@ def product_and_bias(e: Emission, params: Attributes, *inputs: str, at: int) -> 
         return
     product = e.step(".product", params, *inputs)
     bias = e.operand(at, weight=True)
-    add = Elementwise.in_place("bias_add", e.elements, broadcast=True)
+    add = Elementwise.in_place("bias_add", broadcast=True)
     e.emit(add, product, bias, suffix=".bias_add")
 
 
@@ -207,10 +205,10 @@ def local_response_norm(e: Emission) -> None:
     """LRN over neighbouring channels: square, windowed sum, power, division."""
     # The window slides over the channels: all other dimensions are the batch of its `Pool`.
     shape, size, data = e.shape(), e.node.given["size"], e.operand()
-    elements, below = prod(shape), (size - 1) // 2
+    below = (size - 1) // 2
     window = Pool(
         kind="average",
-        batch=elements // shape[1],
+        batch=prod(shape) // shape[1],
         channels=1,
         field=(shape[1],),
         kernel=(size,),
@@ -219,10 +217,10 @@ def local_response_norm(e: Emission) -> None:
         padding_upper=(size - 1 - below,),
         include_padding=True,
     )
-    square = Elementwise(function="square", elements=elements)
+    square = Elementwise(function="square")
     result = e.step(".window", window, e.step(".square", square, data))
-    result = e.step(".power", Elementwise.in_place("pow", elements), result)
-    e.emit(Elementwise(function="div", elements=elements), data, result, suffix=".div")
+    result = e.step(".power", Elementwise.in_place("pow"), result)
+    e.emit(Elementwise(function="div"), data, result, suffix=".div")
 
 
 COMPUTE_HANDLERS: dict[str, Handler] = by_names(

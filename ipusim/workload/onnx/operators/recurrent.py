@@ -5,12 +5,11 @@ reset, hidden). The order changes no cost: poplibs runs any order at the same cy
 """
 
 from itertools import cycle
-from math import prod
 
 import numpy as np
 
 from ipusim.workload.graph import Layout, Recurrent, Tensor
-from ipusim.workload.onnx.operators.emission import Emission, Handler, view
+from ipusim.workload.onnx.operators.emission import Emission, Handler
 
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 _LENGTHS, _INITIAL_OUTPUT, _INITIAL_CELL, _PEEPHOLES = 4, 5, 6, 7
@@ -88,7 +87,7 @@ def _part(e: Emission, name: str, suffix: str) -> str:
     """Return a view of one slice along the first axis: of a direction, or of the last step."""
     whole = e.context.graph.tensors[name]
     shape = whole.shape[1:]
-    return e.step(suffix, view("slice", shape), name, shape=shape, dtype=whole.dtype)
+    return e.step(suffix, Layout.view("slice"), name, shape=shape, dtype=whole.dtype)
 
 
 def _direction(
@@ -110,8 +109,7 @@ def _direction(
 def _side_by_side(e: Emission, position: int, parts: list[str]) -> None:
     """Let the node's output hold the parts of all directions; a single part is a mere view."""
     output, several = e.node.output[position], len(parts) > 1
-    function, elements = "concat" if several else "reshape", prod(e.shape(output))
-    params = Layout(function=function, elements=elements, moves_data=several)
+    params = Layout.move("concat") if several else Layout.view("reshape")
     e.emit(params, *parts, suffix=f".output{position}", outputs=[output])
 
 
