@@ -1,9 +1,9 @@
 """Losses over all alignments of a sequence with its labels."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from ipusim.workload.operators.base import Attributes
+from ipusim.workload.operators.base import Attributes, Positive
 from ipusim.workload.operators.elementwise import Elementwise
 from ipusim.workload.operators.gradient import Backward, gradient
 
@@ -24,14 +24,12 @@ class AlignmentLoss(Attributes):
 
     KIND: ClassVar[str] = "alignment_loss"
     VARIANT: ClassVar[str] = "kind"
-    CHOICES: ClassVar = {"kind": ALIGNMENT_LOSSES}
-    POSITIVE: ClassVar = ("batch", "steps", "labels", "classes")
 
-    kind: str
-    batch: int
-    steps: int
-    labels: int
-    classes: int
+    kind: Literal[*ALIGNMENT_LOSSES]
+    batch: Positive
+    steps: Positive
+    labels: Positive
+    classes: Positive
 
 
 @gradient(AlignmentLoss)

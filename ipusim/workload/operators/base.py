@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from math import prod
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from ipusim.errors import WorkloadError
 
@@ -89,6 +89,11 @@ class Tensor:
         return self.elements * DTYPE_BYTES[self.dtype]
 
 
+Positive = Annotated[int, "at least 1"]
+Positives = Annotated[tuple[int, ...], "each at least 1"]
+"""Types of attributes that cannot be 0 or less."""
+
+
 class Attributes:
     """What one operator does; the base of all, without work unless one says otherwise."""
 
@@ -98,21 +103,22 @@ class Attributes:
     """The class in lower case, unless it says otherwise: "conv", "matmul", "elementwise", ..."""
     VARIANT: ClassVar[str] = ""
     """Name of the attribute that tells operators of one kind apart, if there is one."""
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """Attributes that name one of several things, each with those."""
-    POSITIVE: ClassVar[tuple[str, ...]] = ()
-    """Attributes that are, or whose entries are, at least 1."""
     PER_DIMENSION: ClassVar[tuple[str, ...]] = ()
     """Attributes with an entry per spatial dimension of the ``field``."""
+    _positive: ClassVar[list[str]]
+    _choices: ClassVar[dict[str, tuple[str, ...]]]
 
     def __init_subclass__(cls) -> None:
         cls.KIND = cls.__dict__.get("KIND", cls.__name__.lower())
+        types = get_type_hints(cls, include_extras=True).items()
+        cls._positive = [name for name, kind in types if kind in (Positive, Positives)]
+        cls._choices = {name: get_args(kind) for name, kind in types if get_origin(kind) is Literal}
 
     def __post_init__(self) -> None:
-        for name, choices in self.CHOICES.items():
+        for name, choices in self._choices.items():
             if getattr(self, name) not in choices:
                 raise self.refusal(name, f"must be one of {', '.join(choices)}")
-        for name in self.POSITIVE:
+        for name in self._positive:
             value = getattr(self, name)
             if (min(value, default=0) if isinstance(value, tuple) else value) < 1:
                 raise self.refusal(name, "must be at least 1")
@@ -123,7 +129,7 @@ class Attributes:
         self.check()
 
     def check(self) -> None:
-        """Raise `WorkloadError` for what the lists above do not say."""
+        """Raise `WorkloadError` for what types and the lists above do not say."""
 
     def refusal(self, name: str, why: str) -> WorkloadError:
         """Return the error of an attribute with a value that it cannot have."""

@@ -13,7 +13,7 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvUtil.cpp`` (getGradientParams) an
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.operators import base
@@ -32,31 +32,20 @@ class Conv(base.Attributes):
     """
 
     VARIANT: ClassVar[str] = "pass_kind"
-    CHOICES: ClassVar = {"pass_kind": base.PASSES}
     PER_DIMENSION: ClassVar = ("kernel", "stride", "padding_lower", "padding_upper", "dilation")
-    POSITIVE: ClassVar = (
-        "batch",
-        "in_channels",
-        "out_channels",
-        "groups",
-        "field",
-        "kernel",
-        "stride",
-        "dilation",
-    )
 
-    batch: int
-    in_channels: int
-    out_channels: int
-    groups: int
-    field: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
+    batch: base.Positive
+    in_channels: base.Positive
+    out_channels: base.Positive
+    groups: base.Positive
+    field: base.Positives
+    kernel: base.Positives
+    stride: base.Positives
     padding_lower: tuple[int, ...]
     padding_upper: tuple[int, ...]
-    dilation: tuple[int, ...]
+    dilation: base.Positives
     input_dilation: tuple[int, ...] = ()
-    pass_kind: str = "forward"
+    pass_kind: Literal[*base.PASSES] = "forward"
 
     def check(self) -> None:
         """Refuse channels that groups do not divide, and zeros spread along some axes only."""

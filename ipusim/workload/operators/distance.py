@@ -1,9 +1,8 @@
 """Distances of every row of one matrix to every row of another."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ipusim.workload.operators.base import Attributes
+from ipusim.workload.operators.base import Attributes, Positive
 from ipusim.workload.operators.gradient import Backward, gradient
 
 
@@ -15,11 +14,9 @@ class Distance(Attributes):
     the result is the gradient of the first matrix.
     """
 
-    POSITIVE: ClassVar = ("rows", "others", "width")
-
-    rows: int
-    others: int
-    width: int
+    rows: Positive
+    others: Positive
+    width: Positive
     backward: bool = False
 
 

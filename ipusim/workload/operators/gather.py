@@ -1,9 +1,9 @@
 """Rows of a table, chosen, added up or written by index."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Literal
 
-from ipusim.workload.operators.base import Attributes
+from ipusim.workload.operators.base import Attributes, Positive
 from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 
@@ -24,14 +24,11 @@ class Gather(Attributes):
     that points to a spare row, or the hub of a graph. One tile has to serve them all.
     """
 
-    CHOICES: ClassVar = {"function": ("lookup", "add", "write")}
-    POSITIVE: ClassVar = ("rows", "width", "indices", "groups")
-
-    rows: int
-    width: int
-    indices: int
-    function: str = "lookup"
-    groups: int = 1
+    rows: Positive
+    width: Positive
+    indices: Positive
+    function: Literal["lookup", "add", "write"] = "lookup"
+    groups: Positive = 1
     hottest: int = 0
 
     def check(self) -> None:

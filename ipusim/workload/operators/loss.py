@@ -1,9 +1,9 @@
 """Losses of a prediction, each with its gradient in the same operator."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from ipusim.workload.operators.base import Attributes
+from ipusim.workload.operators.base import Attributes, Positive
 
 CLASS_LOSSES = ("cross_entropy", "cross_entropy_accuracy")
 """Those whose target is the number of a class."""
@@ -25,9 +25,7 @@ class Loss(Attributes):
     """
 
     VARIANT: ClassVar[str] = "kind"
-    CHOICES: ClassVar = {"kind": LOSSES}
-    POSITIVE: ClassVar = ("rows", "classes")
 
-    kind: str
-    rows: int
-    classes: int
+    kind: Literal[*LOSSES]
+    rows: Positive
+    classes: Positive

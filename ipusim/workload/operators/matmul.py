@@ -6,9 +6,9 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/MatMul.cpp``.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from ipusim.workload.operators.base import PASSES, Attributes, Op, Sizes, check_forward
+from ipusim.workload.operators.base import PASSES, Attributes, Op, Positive, Sizes, check_forward
 from ipusim.workload.operators.gradient import Backward, gradient
 
 
@@ -23,17 +23,15 @@ class MatMul(Attributes):
     """
 
     VARIANT: ClassVar[str] = "pass_kind"
-    CHOICES: ClassVar = {"pass_kind": PASSES}
-    POSITIVE: ClassVar = ("groups", "m", "k", "n")
 
-    groups: int = 1
-    m: int
-    k: int
-    n: int
+    groups: Positive = 1
+    m: Positive
+    k: Positive
+    n: Positive
     weights_operand: bool | None = None
     transpose_a: bool = False
     transpose_b: bool = False
-    pass_kind: str = "forward"
+    pass_kind: Literal[*PASSES] = "forward"
 
     @property
     def macs(self) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ipusim.workload.operators.base import Attributes, Op, Sizes
+from ipusim.workload.operators.base import Attributes, Op, Positive, Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +16,10 @@ class NonMaxSuppression(Attributes):
     """
 
     KIND: ClassVar[str] = "nms"
-    POSITIVE: ClassVar = ("batch", "boxes", "detections")
 
-    batch: int
-    boxes: int
-    detections: int
+    batch: Positive
+    boxes: Positive
+    detections: Positive
 
     def sizes(self, op: Op) -> Sizes:
         """Elements of scores, classes and corners, then of corners, scores and classes kept."""

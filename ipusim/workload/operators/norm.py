@@ -1,9 +1,9 @@
 """Normalisations by stored or computed statistics."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from ipusim.workload.operators.base import Attributes
+from ipusim.workload.operators.base import Attributes, Positive
 from ipusim.workload.operators.gradient import Backward, gradient
 
 
@@ -24,17 +24,15 @@ class Norm(Attributes):
     """
 
     VARIANT: ClassVar[str] = "kind"
-    CHOICES: ClassVar = {"kind": ("batch", "layer", "group", "instance")}
-    POSITIVE: ClassVar = ("groups", "replica_span")
 
-    kind: str
+    kind: Literal["batch", "layer", "group", "instance"]
     batch: int
     channels: int
     spatial_elements: int
-    groups: int = 1
+    groups: Positive = 1
     training: bool = False
     backward: bool = False
-    replica_span: int = 1
+    replica_span: Positive = 1
     stable: bool = False
 
     def check(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from ipusim.workload.operators.base import Attributes, windowed_field
+from ipusim.workload.operators.base import Attributes, Positive, Positives, windowed_field
 from ipusim.workload.operators.gradient import Backward, gradient
 
 
@@ -20,16 +20,14 @@ class Pool(Attributes):
     """
 
     VARIANT: ClassVar[str] = "kind"
-    CHOICES: ClassVar = {"kind": ("max", "average")}
-    POSITIVE: ClassVar = ("batch", "channels", "kernel", "stride")
     PER_DIMENSION: ClassVar = ("kernel", "stride", "padding_lower", "padding_upper")
 
-    kind: str
-    batch: int
-    channels: int
+    kind: Literal["max", "average"]
+    batch: Positive
+    channels: Positive
     field: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
+    kernel: Positives
+    stride: Positives
     padding_lower: tuple[int, ...]
     padding_upper: tuple[int, ...]
     dilation: tuple[int, ...] = ()

@@ -1,9 +1,9 @@
 """Recurrent layers, each one operator however long its sequence, because it runs as a loop."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from ipusim.workload.operators.base import Attributes, Op, Sizes
+from ipusim.workload.operators.base import Attributes, Op, Positive, Sizes
 from ipusim.workload.operators.elementwise import Elementwise
 from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
@@ -35,14 +35,12 @@ class Recurrent(Attributes):
     """
 
     VARIANT: ClassVar[str] = "kind"
-    CHOICES: ClassVar = {"kind": tuple(GATES)}
-    POSITIVE: ClassVar = ("steps", "batch", "features", "hidden")
 
-    kind: str
-    steps: int
-    batch: int
-    features: int
-    hidden: int
+    kind: Literal[*GATES]
+    steps: Positive
+    batch: Positive
+    features: Positive
+    hidden: Positive
     sequence: bool = True
     reset_after: bool = False
     input_product_first: bool = False

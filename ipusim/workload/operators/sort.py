@@ -1,9 +1,8 @@
 """Sorting of rows."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ipusim.workload.operators.base import Attributes
+from ipusim.workload.operators.base import Attributes, Positive
 from ipusim.workload.operators.gather import Gather
 from ipusim.workload.operators.gradient import Backward, gradient
 
@@ -12,10 +11,8 @@ from ipusim.workload.operators.gradient import Backward, gradient
 class Sort(Attributes):
     """Sorting of ``outer`` rows of ``length`` elements, each by itself."""
 
-    POSITIVE: ClassVar = ("outer", "length")
-
-    outer: int
-    length: int
+    outer: Positive
+    length: Positive
 
 
 @gradient(Sort)
