@@ -58,13 +58,19 @@ def widened(
     return writable(x[(..., *kept)])
 
 
+def seen(
+    x: np.ndarray, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> np.ndarray:
+    """Return what each place of a window sees of a field: (batch, channels, *places, *kernel)."""
+    reach = tuple(step * (taps - 1) + 1 for taps, step in zip(kernel, dilation, strict=True))
+    windows = sliding_window_view(x, reach, axis=tuple(range(2, x.ndim)), writeable=True)
+    return windows[tuple(slice(None, None, step) for step in (1, 1, *stride, *dilation))]
+
+
 def _seen(x: np.ndarray, kernel: Sequence[int], window: Window) -> np.ndarray:
-    """Return what each result sees: (batch, channels, *field of results, *kernel)."""
+    """Return what each result of a convolution sees."""
     wide = widened(x, window.input_dilation, window.padding_lower, window.padding_upper)
-    sizes = zip(kernel, window.dilation, strict=True)
-    reach = tuple(step * (taps - 1) + 1 for taps, step in sizes)
-    windows = sliding_window_view(wide, reach, axis=(2, 3, 4))
-    return windows[tuple(slice(None, None, n) for n in (1, 1, *window.stride, *window.dilation))]
+    return seen(wide, kernel, window.stride, window.dilation)
 
 
 @lru_cache(maxsize=64)
@@ -89,8 +95,8 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, rounding: Round
     channels, rows, columns); `rounding` is that of partials.
     """
     outer, inner, *kernel = weights.shape
-    seen, groups = _seen(x, kernel, window), window.groups
-    batch, (planes, *plane) = len(x), seen.shape[2:5]
+    reads, groups = _seen(x, kernel, window), window.groups
+    batch, (planes, *plane) = len(x), reads.shape[2:5]
     channel, *taps = _sum_order(inner, tuple(kernel))
     channels = np.arange(groups)[:, None] * inner + channel
     summed = np.where(channel >= 0, weights[:, channel, *taps], np.float32(0))
@@ -99,7 +105,7 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, rounding: Round
     positions = planes * prod(plane)
 
     def work(start: int, stop: int) -> None:
-        terms = seen[start:stop, channels, :, :, :, *taps].reshape(*channels.shape, -1)
+        terms = reads[start:stop, channels, :, :, :, *taps].reshape(*channels.shape, -1)
         terms[:, channel < 0] = 0
         sums = product(table, terms, rounding, (0, start * positions))
         out[start:stop] = sums.reshape(outer, -1, planes, prod(plane)).transpose(1, 2, 0, 3)
@@ -122,7 +128,7 @@ def weight_gradient(
     """Return the gradient of the weights of a convolution, of size `kernel`."""
     batch, outer, planes, *plane = gradient.shape
     groups, positions, samples = window.groups, prod(plane), batch * planes
-    seen, inner = _seen(x, kernel, window), x.shape[1] // groups
+    reads, inner = _seen(x, kernel, window), x.shape[1] // groups
     taps = inner * prod(kernel)
     arriving = gradient.swapaxes(1, 2).reshape(samples, groups, outer // groups, positions)
     blocks = np.zeros((-(-samples // PASS_DEPTH), outer, taps), np.float32)
@@ -135,7 +141,7 @@ def weight_gradient(
             left = np.zeros((groups, outer // groups, place.size, PASS_DEPTH), np.float32)
             left[..., : stop - start] = arriving[start:stop, ..., place].transpose(1, 2, 3, 0)
             # In the order of the sums: samples of a position, then planes, channels, rows, columns.
-            read = seen[sample, :, plane_of, *divmod(place, plane[1])]
+            read = reads[sample, :, plane_of, *divmod(place, plane[1])]
             read = read.reshape(stop - start, place.size, groups, inner, *kernel)
             read = read.transpose(2, 1, 0, 4, 3, 5, 6)
             right = np.zeros((groups, place.size, PASS_DEPTH, taps), np.float32)

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from functools import reduce
-from itertools import product as every
 
 import numpy as np
 
 from ipusim.numerics.arithmetic import Arithmetic
-from ipusim.numerics.kernels.convolution import widened
+from ipusim.numerics.kernels.convolution import seen, widened
 from ipusim.numerics.kernels.softmax import softmax, softmax_gradient
 from ipusim.numerics.operators.registry import (
     Applied,
@@ -112,13 +111,8 @@ class _Taps:
     def views(self, array: np.ndarray) -> Iterator[np.ndarray]:
         pool = self.pool
         dilation = pool.dilation or (1,) * len(pool.field)
-        for place in every(*(range(taps) for taps in pool.kernel)):
-            sizes = zip(place, dilation, pool.stride, pool.out_field, strict=True)
-            window = tuple(
-                slice(tap * step, tap * step + hop * (out - 1) + 1, hop)
-                for tap, step, hop, out in sizes
-            )
-            yield array[(slice(None), slice(None), *window)]
+        reads = seen(array, pool.kernel, pool.stride, dilation)
+        return (reads[(..., *place)] for place in np.ndindex(*pool.kernel))
 
     def cropped(self, array: np.ndarray) -> np.ndarray:
         ends = (tuple(-size for size in side) for side in zip(*self.pads, strict=True))
