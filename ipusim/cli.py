@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -285,9 +284,9 @@ def plan(model: str, as_csv: bool, plot: Path | None, **options: Any) -> None:
     kind = None if plot is None else _kind_of_figure(plot)
     found = search(model, **_told(options))
     if plot is not None:
-        drawn = BytesIO()
-        found.figure().savefig(drawn, format=kind)
-        write_bytes(plot, drawn.getvalue())
+        from ipusim.look import figure_bytes
+
+        write_bytes(plot, figure_bytes(found.figure(), kind))
     click.echo(found.frame.to_csv(index=False) if as_csv else repr(found), nl=not as_csv)
 
 

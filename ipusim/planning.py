@@ -99,30 +99,27 @@ class Plan:
 
     def figure(self) -> Figure:
         """Draw latency against throughput of every way; those beaten by no other are joined."""
-        from matplotlib.figure import Figure
-
-        from ipusim.look import OKABE_ITO
+        from ipusim.look import OKABE_ITO, sheet
 
         rates = ["latency_ms", "throughput_items_per_s"]
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-        axis = figure.subplots()
-        axis.scatter(*self.frame[rates].to_numpy().T, s=14, color="#BBBBBB", label="fits")
         colours = ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
         looks = itertools.cycle(zip(colours, "os^Dv<>", strict=True))
-        for (chips, group), (colour, marker) in zip(
-            self.pareto.groupby("chips"), looks, strict=False
-        ):
-            label = f"{chips} IPU{'s' * (chips > 1)}, beaten by no other"
-            points = group.sort_values("latency_ms")[rates].to_numpy().T
-            axis.plot(*points, marker=marker, color=OKABE_ITO[colour], label=label)
-        axis.set(
-            xscale="log",
-            yscale="log",
-            xlabel="step, ms" if self.mode == "training" else "latency, ms",
-            ylabel="throughput, items/s",
-            title=f"{self.model} on {self.system}, {self.mode}",
-        )
-        axis.legend(fontsize="small")
+        with sheet(6.4, 4.0, legend=0) as (figure, (axis,)):
+            axis.scatter(*self.frame[rates].to_numpy().T, s=14, color="#BBBBBB", label="fits")
+            for (chips, group), (colour, marker) in zip(
+                self.pareto.groupby("chips"), looks, strict=False
+            ):
+                label = f"{chips} IPU{'s' * (chips > 1)}, beaten by no other"
+                points = group.sort_values("latency_ms")[rates].to_numpy().T
+                axis.plot(*points, marker=marker, color=OKABE_ITO[colour], label=label)
+            axis.set(
+                xscale="log",
+                yscale="log",
+                xlabel="step, ms" if self.mode == "training" else "latency, ms",
+                ylabel="throughput, items/s",
+                title=f"{self.model} on {self.system}, {self.mode}",
+            )
+            axis.legend(fontsize="small")
         return figure
 
 

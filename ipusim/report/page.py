@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 
 import ipusim
 from ipusim.files import write_text
-from ipusim.look import OKABE_ITO, PHASES, figure_style
+from ipusim.look import OKABE_ITO, PHASES, figure_bytes, sheet
 from ipusim.markup import template
 from ipusim.report import advice
 
@@ -64,19 +63,14 @@ def figures(report: Report) -> dict[str, Figure]:
 
 
 def _svg(figure: Figure) -> Markup:
-    text = io.StringIO()
-    with figure_style():
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
+    svg = figure_bytes(figure, "svg").decode()
     return Markup(svg[svg.index("<svg") :])
 
 
 @contextmanager
 def _drawn(height: float = 3.4, **said: str) -> Iterator[tuple[Figure, Axes]]:
     """Open a figure of one axis; what is said of it (title, labels) is set at the end."""
-    with figure_style():
-        figure = Figure(figsize=(9.6, height))
-        axis = figure.subplots()
+    with sheet(9.6, height, legend=0) as (figure, (axis,)):
         yield figure, axis
         axis.set(**said)
 

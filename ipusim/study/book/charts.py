@@ -1,18 +1,16 @@
 """Figures in one style: colour-blind safe, readable in grey, the same bytes for the same data."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from ipusim.files import read_tables
-from ipusim.look import OKABE_ITO, figure_style
+from ipusim.look import OKABE_ITO
 from ipusim.machine.system import load_system
 
 LOOKS_FILE = "looks.toml"
@@ -40,41 +38,6 @@ def system_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 OFF_SCALE = 1.6
 """A roofline that starts beyond this multiple of everything else is stated, not drawn."""
-
-
-@contextmanager
-def sheet(
-    width: float,
-    height: float,
-    *,
-    down: int = 1,
-    across: int = 1,
-    legend: int | None = None,
-    last: Sequence[str] = (),
-    places: Sequence[tuple[float, float, float, float]] = (),
-    **options: Any,
-) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Open a figure of panels in the workbook's style, closed with one legend for all of them.
-
-    Width and height are in inches; `legend` is how many entries stand side by side (all by default,
-    0 for no legend), `last` how the labels begin that stand behind all others, `places` where
-    panels stand that are drawings without axes. Yields the figure and its panels, line by line.
-    """
-    with figure_style():
-        figure = Figure(figsize=(width, height), layout="none" if places else None)
-        axes = [figure.add_axes(place) for place in places]
-        for axis in axes:
-            axis.axis("off")
-        axes = axes or list(figure.subplots(down, across, squeeze=False, **options).flat)
-        yield figure, axes
-        entries: dict[str, Any] = {}
-        for axis in axes:
-            entries |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-        names = sorted(entries, key=lambda name: [name.startswith(start) for start in last])
-        if legend != 0 and names:
-            handles = [entries[name] for name in names]
-            across = min(legend or len(names), len(names))
-            figure.legend(handles, names, loc="outside lower center", ncols=across)
 
 
 def name_places(

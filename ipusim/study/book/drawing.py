@@ -28,7 +28,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
 from ipusim.errors import StudyError, unknown_name
-from ipusim.look import OKABE_ITO
+from ipusim.look import OKABE_ITO, sheet
 from ipusim.study.book import charts
 from ipusim.study.view import NAMED, values, view, words
 
@@ -57,7 +57,7 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
     inside = isinstance(legend, str | Mapping)
     options["legend"] = 0 if inside else legend
     sides = (wide + each * len(panels), high + line * len(main))
-    with charts.sheet(*sides, **options) as (figure, axes):
+    with sheet(*sides, **options) as (figure, axes):
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
         for axis, (panel, own) in zip(axes, panels, strict=False):

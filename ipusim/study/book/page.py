@@ -12,7 +12,7 @@ import pandas as pd
 from ipusim import files
 from ipusim.errors import check_name
 from ipusim.study.book.catalogue import declared, load_spec
-from ipusim.study.book.outputs import figure_bytes, save_figure, save_table
+from ipusim.study.book.outputs import save_figure, save_table
 from ipusim.study.book.parameters import checked
 from ipusim.study.table import DEFAULT_DIGITS, FoldedTable, Table
 from ipusim.study.verdicts.summary import Verdict, verdict_on
@@ -38,6 +38,8 @@ class Picture:
 
     def _repr_png_(self) -> tuple[bytes, dict[str, str]]:
         """Return the picture with its alternative text, which nbconvert and Lab read."""
+        from ipusim.look import figure_bytes
+
         png = figure_bytes(self.figure, "png", dpi=NOTEBOOK_DPI)
         return png, {"alt": self.description}
 

@@ -6,9 +6,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ipusim.look import sheet
 from ipusim.report import Report
 from ipusim.report.page import BESIDE, draw_phases
-from ipusim.study.book.charts import name_places, sheet
+from ipusim.study.book.charts import name_places
 
 
 def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:

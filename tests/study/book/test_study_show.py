@@ -9,11 +9,12 @@ from study_fakes import FakePredictor
 
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.files import write_text
+from ipusim.look import figure_bytes, figure_style
 from ipusim.machine.system import load_system, system_names
 from ipusim.study import audit, book
 from ipusim.study.book import charts as figures
 from ipusim.study.book.chip_diagram import chip_diagram
-from ipusim.study.book.outputs import figure_bytes, frame_csv, save_figure, save_table
+from ipusim.study.book.outputs import frame_csv, save_figure, save_table
 from ipusim.study.qwant import study as qwant
 from ipusim.study.table import Table, format_cell, format_number, format_percent
 from ipusim.study.verdicts.compare import Samples, verdicts
@@ -238,7 +239,7 @@ def test_figures_leave_the_users_style_alone():
     import matplotlib as mpl
 
     mpl.rcParams["font.size"] = 21
-    with figures.figure_style():
+    with figure_style():
         assert mpl.rcParams["font.size"] != 21
     assert mpl.rcParams["font.size"] == 21
     mpl.rcdefaults()
