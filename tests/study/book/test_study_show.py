@@ -12,7 +12,6 @@ from ipusim.files import write_text
 from ipusim.look import figure_bytes, figure_style
 from ipusim.machine.system import load_system, system_names
 from ipusim.study import audit, book
-from ipusim.study.book import charts as figures
 from ipusim.study.book.chip_diagram import chip_diagram
 from ipusim.study.book.outputs import frame_csv, save_figure, save_table
 from ipusim.study.qwant import study as qwant
