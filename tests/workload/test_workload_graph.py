@@ -13,6 +13,7 @@ from ipusim.workload.graph import (
     Cast,
     Conv,
     Elementwise,
+    Gather,
     Graph,
     Layout,
     MatMul,
@@ -110,6 +111,28 @@ def test_conv_must_agree_with_its_tensors():
 def test_bad_tensor(changes):
     with pytest.raises(WorkloadError, match="Tensor 't'"):
         Tensor(**({"name": "t", "shape": (1,)} | changes))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: windows.pool(kind="median"), "kind = 'median', which must be one of max, average"),
+        (lambda: MatMul(m=4, k=0, n=2), "MatMul has k = 0, which must be at least 1"),
+        (lambda: windows.conv(kernel=(3, 0)), r"kernel = \(3, 0\), which must be at least 1"),
+        (lambda: windows.conv(stride=(1,)), "must have 2 entries, one per spatial dimension"),
+        (lambda: windows.conv(input_dilation=(2,)), r"input_dilation = \(2,\), which must have 2"),
+        (lambda: windows.pool(dilation=(1, 1, 1)), "must have 2 entries"),
+    ],
+)
+def test_bad_attributes_are_refused(make, message):
+    with pytest.raises(WorkloadError, match=message):
+        make()
+
+
+def test_what_is_usual_needs_no_name():
+    gathers = [Gather(rows=4, width=2, indices=3, function=name) for name in ("lookup", "add")]
+    assert [one.variant for one in gathers] == ["", "add"]
+    assert [conv.variant for conv in (windows.conv(), windows.pool(), Cast())] == ["", "max", ""]
 
 
 def test_precision_leaves_integers_and_settles_casts():

@@ -23,8 +23,6 @@ class AlignmentLoss(Attributes):
     """
 
     KIND: ClassVar[str] = "alignment_loss"
-    VARIANT: ClassVar[str] = "kind"
-
     kind: Literal[*ALIGNMENT_LOSSES]
     batch: Positive
     steps: Positive

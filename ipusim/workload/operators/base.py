@@ -93,26 +93,34 @@ Positive = Annotated[int, "at least 1"]
 Positives = Annotated[tuple[int, ...], "each at least 1"]
 """Types of attributes that cannot be 0 or less."""
 
+_VARIANTS = ("function", "kind", "pass_kind")
+"""Attributes that tell operators of one class apart."""
+
 
 class Attributes:
-    """What one operator does; the base of all, without work unless one says otherwise."""
+    """What one operator does; the base of all, without work unless one says otherwise.
+
+    Types of attributes say what they may be. Those with several entries have one, or by default
+    none, for each spatial dimension of the ``field``, if there is such an attribute.
+    """
 
     __slots__ = ()
 
     KIND: ClassVar[str]
     """The class in lower case, unless it says otherwise: "conv", "matmul", "elementwise", ..."""
-    VARIANT: ClassVar[str] = ""
-    """Name of the attribute that tells operators of one kind apart, if there is one."""
-    PER_DIMENSION: ClassVar[tuple[str, ...]] = ()
-    """Attributes with an entry per spatial dimension of the ``field``."""
-    _positive: ClassVar[list[str]]
+    _variant: ClassVar[str]
     _choices: ClassVar[dict[str, tuple[str, ...]]]
+    _positive: ClassVar[list[str]]
+    _of_field: ClassVar[list[str]]
 
     def __init_subclass__(cls) -> None:
         cls.KIND = cls.__dict__.get("KIND", cls.__name__.lower())
-        types = get_type_hints(cls, include_extras=True).items()
-        cls._positive = [name for name, kind in types if kind in (Positive, Positives)]
+        hints = get_type_hints(cls, include_extras=True)
+        types, lists = hints.items(), (tuple[int, ...], Positives)
+        cls._variant = next(filter(hints.get, _VARIANTS), "")
         cls._choices = {name: get_args(kind) for name, kind in types if get_origin(kind) is Literal}
+        cls._positive = [name for name, kind in types if kind in (Positive, Positives)]
+        cls._of_field = [name for name, kind in types if "field" in hints and kind in lists]
 
     def __post_init__(self) -> None:
         for name, choices in self._choices.items():
@@ -122,14 +130,17 @@ class Attributes:
             value = getattr(self, name)
             if (min(value, default=0) if isinstance(value, tuple) else value) < 1:
                 raise self.refusal(name, "must be at least 1")
-        for name in self.PER_DIMENSION:
-            if len(getattr(self, name)) != len(self.field):
-                rank = len(self.field)
+        for name in self._of_field:
+            value, rank = getattr(self, name), len(self.field)
+            if len(value) != rank and value != self._default(name):
                 raise self.refusal(name, f"must have {rank} entries, one per spatial dimension")
         self.check()
 
+    def _default(self, name: str) -> Any:
+        return self.__dataclass_fields__[name].default
+
     def check(self) -> None:
-        """Raise `WorkloadError` for what types and the lists above do not say."""
+        """Raise `WorkloadError` for what types do not say."""
 
     def refusal(self, name: str, why: str) -> WorkloadError:
         """Return the error of an attribute with a value that it cannot have."""
@@ -144,9 +155,9 @@ class Attributes:
 
     @property
     def variant(self) -> str:
-        """What tells operators of one kind apart: "relu", "max", "data_gradient"; or ""."""
-        variant = getattr(self, self.VARIANT) if self.VARIANT else ""
-        return "" if variant == PASSES[0] else variant
+        """What tells operators of one kind apart: "relu", "max", "data_gradient"; "" by default."""
+        variant = getattr(self, self._variant, "")
+        return "" if variant and variant == self._default(self._variant) else variant
 
     def sizes(self, _op: Op) -> Sizes:
         """Return tensors of an operator with the elements that they must have."""

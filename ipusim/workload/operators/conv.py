@@ -13,7 +13,7 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvUtil.cpp`` (getGradientParams) an
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.operators import base
@@ -31,9 +31,6 @@ class Conv(base.Attributes):
     convolutions too (`conv_data_gradient`, `conv_weight_gradient`).
     """
 
-    VARIANT: ClassVar[str] = "pass_kind"
-    PER_DIMENSION: ClassVar = ("kernel", "stride", "padding_lower", "padding_upper", "dilation")
-
     batch: base.Positive
     in_channels: base.Positive
     out_channels: base.Positive
@@ -48,9 +45,7 @@ class Conv(base.Attributes):
     pass_kind: Literal[*base.PASSES] = "forward"
 
     def check(self) -> None:
-        """Refuse channels that groups do not divide, and zeros spread along some axes only."""
-        if len(self.input_dilation) not in (0, len(self.field)):
-            raise self.refusal("input_dilation", "must have an entry per spatial dimension")
+        """Refuse channels that groups do not divide."""
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise WorkloadError(
                 f"Conv has {self.in_channels} input and {self.out_channels} output channels, "

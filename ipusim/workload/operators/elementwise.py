@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import ClassVar
 
 from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.gradient import Backward, gradient
@@ -102,8 +101,6 @@ class Elementwise(Attributes):
     than the output. ``in_place_ok`` says that the first input has the output's shape and type and
     is not a parameter, so that its memory may be reused if nobody else reads it.
     """
-
-    VARIANT: ClassVar[str] = "function"
 
     function: str
     broadcast: bool = False

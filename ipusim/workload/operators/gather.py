@@ -36,11 +36,6 @@ class Gather(Attributes):
         if not 0 <= self.hottest <= self.indices:
             raise self.refusal("hottest", f"must be 0 to {self.indices}, its indices")
 
-    @property
-    def variant(self) -> str:
-        """Its function, unless that is a lookup."""
-        return "" if self.function == "lookup" else self.function
-
 
 @gradient(Gather)
 def _gradient(back: Backward, gather: Gather) -> None:

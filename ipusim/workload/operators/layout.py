@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ipusim.workload.operators.base import Attributes
 
@@ -17,8 +16,6 @@ class Layout(Attributes):
     (transposes, concatenations, pads, repeats). "dynamic_slice" and "dynamic_update" read and write
     what the round of a loop says, "carry" hands a value on to the next round.
     """
-
-    VARIANT: ClassVar[str] = "function"
 
     function: str
     moves_data: bool

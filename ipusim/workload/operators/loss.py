@@ -1,7 +1,7 @@
 """Losses of a prediction, each with its gradient in the same operator."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ipusim.workload.operators.base import Attributes, Positive
 
@@ -23,8 +23,6 @@ class Loss(Attributes):
     targets too. "identity" is for networks that compute their loss themselves: the result is the
     loss, its gradient 1, and there are no targets (PopTorch's identity_loss).
     """
-
-    VARIANT: ClassVar[str] = "kind"
 
     kind: Literal[*LOSSES]
     rows: Positive

@@ -6,7 +6,7 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/MatMul.cpp``.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ipusim.workload.operators.base import PASSES, Attributes, Op, Positive, Sizes, check_forward
 from ipusim.workload.operators.gradient import Backward, gradient
@@ -21,8 +21,6 @@ class MatMul(Attributes):
     already account for it. ``pass_kind`` is that of the layer: the product of an incoming gradient
     with the weights is its "data_gradient", with the activations its "weight_gradient".
     """
-
-    VARIANT: ClassVar[str] = "pass_kind"
 
     groups: Positive = 1
     m: Positive

@@ -1,7 +1,7 @@
 """Normalisations by stored or computed statistics."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ipusim.workload.operators.base import Attributes, Positive
 from ipusim.workload.operators.gradient import Backward, gradient
@@ -22,8 +22,6 @@ class Norm(Attributes):
     (data, scale, bias). ``replica_span`` replicas share the statistics of a training batch norm
     (distributed batch norm). A ``stable`` norm subtracts the mean before it sums squares.
     """
-
-    VARIANT: ClassVar[str] = "kind"
 
     kind: Literal["batch", "layer", "group", "instance"]
     batch: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ipusim.workload.operators.base import Attributes, Positive, Positives, windowed_field
 from ipusim.workload.operators.gradient import Backward, gradient
@@ -18,9 +18,6 @@ class Pool(Attributes):
     gradient of the result (and, for a maximum, the input and the result) and writes that of the
     input; the sizes stay those of the forward pool.
     """
-
-    VARIANT: ClassVar[str] = "kind"
-    PER_DIMENSION: ClassVar = ("kernel", "stride", "padding_lower", "padding_upper")
 
     kind: Literal["max", "average"]
     batch: Positive

@@ -1,7 +1,7 @@
 """Recurrent layers, each one operator however long its sequence, because it runs as a loop."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ipusim.workload.operators.base import Attributes, Op, Positive, Sizes
 from ipusim.workload.operators.elementwise import Elementwise
@@ -33,8 +33,6 @@ class Recurrent(Attributes):
     ``input_product_first`` takes the products of all steps with the input weights in one go before
     the loop instead of one in each step (poplibs' LSTM option ``preCalcWeights``).
     """
-
-    VARIANT: ClassVar[str] = "kind"
 
     kind: Literal[*GATES]
     steps: Positive

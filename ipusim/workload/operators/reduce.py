@@ -1,7 +1,6 @@
 """Reductions over axes: sums, means, extrema."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ipusim.workload.operators.base import Attributes
 
@@ -13,8 +12,6 @@ class Reduce(Attributes):
     Where axes are reduced that are not neighbours, ``shape`` and ``axes`` say which of what;
     ``outer`` then counts the results and ``inner`` is 1.
     """
-
-    VARIANT: ClassVar[str] = "function"
 
     function: str
     outer: int
