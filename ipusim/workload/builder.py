@@ -117,6 +117,20 @@ class TensorBuilder:
         self.add_op(name, params, inputs, output)
         return output
 
+    def apply_several(
+        self, name: str, params: Attributes, inputs: tuple[str, ...], shapes: list[tuple[int, ...]]
+    ) -> tuple[str, ...]:
+        """Add an operator and its outputs, ``<name>.out0`` and so on, of the first input's type."""
+        dtype = self.tensors[inputs[0]].dtype
+        outputs = tuple(
+            self.add_tensor(Tensor(name=f"{name}.out{place}", shape=shape, dtype=dtype))
+            for place, shape in enumerate(shapes)
+        )
+        if inputs[0] in self._fixed:
+            self._fixed |= dict.fromkeys(outputs)
+        self.add_op(name, params, inputs, *outputs)
+        return outputs
+
     def elementwise(self, name: str, function: str, *inputs: str) -> str:
         """Add an elementwise function; the first tensor has the shape of the result.
 
@@ -221,7 +235,8 @@ class TensorBuilder:
     def unstack(self, name: str, x: str, *, axis: int = 0) -> tuple[str, ...]:
         """Add views of the slices of a tensor along an axis, which they no longer have."""
         shape = self.shape(x)
-        return self._parts(name, x, [(*shape[:axis], *shape[axis + 1 :])] * shape[axis])
+        shapes = [(*shape[:axis], *shape[axis + 1 :])] * shape[axis]
+        return self.apply_several(name, Layout.view("split"), (x,), shapes)
 
     def split(
         self, name: str, x: str, sizes: int | tuple[int, ...], *, axis: int
@@ -234,18 +249,8 @@ class TensorBuilder:
             raise WorkloadError(
                 f"Operator {name!r} cannot split {shape[axis]} elements into parts of {sizes}."
             )
-        return self._parts(name, x, [_sized(shape, axis, size) for size in sizes])
-
-    def _parts(self, name: str, x: str, shapes: list[tuple[int, ...]]) -> tuple[str, ...]:
-        whole = self.tensors[x]
-        outputs = tuple(
-            self.add_tensor(Tensor(name=f"{name}.out{part}", shape=shape, dtype=whole.dtype))
-            for part, shape in enumerate(shapes)
-        )
-        if x in self._fixed:
-            self._fixed |= dict.fromkeys(outputs)
-        self.add_op(name, Layout.view("split"), (x,), *outputs)
-        return outputs
+        shapes = [_sized(shape, axis, size) for size in sizes]
+        return self.apply_several(name, Layout.view("split"), (x,), shapes)
 
     def _layout(
         self, name: str, function: str, x: str, shape: tuple[int, ...], *, moves_data: bool

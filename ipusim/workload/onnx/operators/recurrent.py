@@ -8,7 +8,7 @@ from itertools import cycle
 
 import numpy as np
 
-from ipusim.workload.graph import Layout, Recurrent, Tensor
+from ipusim.workload.graph import Layout, Recurrent
 from ipusim.workload.onnx.operators.emission import Emission, Handler
 
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
@@ -92,18 +92,12 @@ def _part(e: Emission, name: str, suffix: str) -> str:
 
 def _direction(
     e: Emission, params: Recurrent, operands: list[str], index: int, *, cell: bool
-) -> list[str]:
+) -> tuple[str, ...]:
     """Add the layer of one direction; return its outputs and, if wanted, its cell state."""
-    label, graph = f"{e.label}.direction{index}", e.context.graph
-    dtype = e.dtype(e.node.input[0])
     last = (params.batch, params.hidden)
     shapes = [(params.steps, *last) if params.sequence else last, *([last] if cell else [])]
-    outputs = [
-        graph.add_tensor(Tensor(name=f"{label}.out{place}", shape=shape, dtype=dtype))
-        for place, shape in enumerate(shapes)
-    ]
-    graph.add_op(label, params, (e.operand(), *operands), *outputs)
-    return outputs
+    inputs = (e.operand(), *operands)
+    return e.context.graph.apply_several(f"{e.label}.direction{index}", params, inputs, shapes)
 
 
 def _side_by_side(e: Emission, position: int, parts: list[str]) -> None:

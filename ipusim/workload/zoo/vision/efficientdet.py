@@ -15,7 +15,7 @@ are random and the bias of the scores starts at a probability of 0.01: the loop 
 round, and the other detections keep what they were filled with.
 """
 
-from ipusim.workload.graph import NonMaxSuppression, Tensor
+from ipusim.workload.graph import NonMaxSuppression
 from ipusim.workload.zoo.registry import GraphBuilder, networks
 from ipusim.workload.zoo.vision import efficientnet
 
@@ -143,12 +143,8 @@ def _detections(g: GraphBuilder, scores: list[str], boxes: list[str]) -> tuple[s
     corners = _corners(g, g.concat("boxes", *boxes, axis=1))
     batch, count, _ = g.shape(logits)
     params = NonMaxSuppression(batch=batch, boxes=count, detections=ROUNDS)
-    shapes = ((batch, ROUNDS, 4), (batch, ROUNDS), (batch, ROUNDS))
-    found = tuple(
-        g.add_tensor(Tensor(name=f"nms.out{number}", shape=shape))
-        for number, shape in enumerate(shapes)
-    )
-    g.add_op("nms", params, (best, classes, corners), *found)
+    shapes = [(batch, ROUNDS, 4), (batch, ROUNDS), (batch, ROUNDS)]
+    found = g.apply_several("nms", params, (best, classes, corners), shapes)
     return tuple(
         g.pad(f"detections.{number}", x, axis=1, size=DETECTIONS) for number, x in enumerate(found)
     )
