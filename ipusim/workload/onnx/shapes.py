@@ -260,18 +260,19 @@ def spread(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[
     return {**place, "input_dilation": stride}, tuple(sizes)
 
 
-def _conv(c: Call) -> Shape:
-    data, weights = c.shape(0), c.shape(1)
+def convolution(c: Call) -> tuple[dict[str, Any], Shape]:
+    """Return the attributes of a Conv or ConvTranspose of any rank, and the shape of its result."""
+    data, weights, groups = c.shape(0), c.shape(1), c.get("group", 1)
     require(len(data) == len(weights) > 2, "data and weights differ in rank")
-    return (data[0], weights[0], *window(c.node.given, data[2:], weights[2:])[1])
-
-
-def conv_transpose(c: Call) -> tuple[dict[str, Shape], Shape]:
-    """Return the window of a ConvTranspose, and the field of its result."""
-    data, weights = c.shape(0), c.shape(1)
-    fits = len(data) == len(weights) > 2 and data[1] == weights[0]
-    require(fits, "data and weights do not fit")
-    return spread(c.node.given, data[2:], weights[2:])
+    slide, first, second = window, weights[1] * groups, weights[0]
+    if c.node.op_type == "ConvTranspose":
+        slide, first, second = spread, weights[0], weights[1] * groups
+    stated = tuple(c.get("kernel_shape", weights[2:]))
+    fits = stated == weights[2:] and data[1] == first
+    require(fits, f"data and weights do not fit: {groups} groups, kernel_shape {stated}")
+    place, field = slide(c.node.given, data[2:], weights[2:])
+    counts = {"batch": data[0], "in_channels": first, "out_channels": second, "groups": groups}
+    return counts | place, (data[0], second, *field)
 
 
 def _pool(c: Call) -> Results:
@@ -556,11 +557,7 @@ RULES: dict[str, Rule] = by_names(
         "Dropout": lambda c: [(c.shape(), c.kind()), (c.shape(), BOOL)],
         "MatMul": _matmul,
         "Gemm": _gemm,
-        "Conv DeformConv": _conv,
-        "ConvTranspose": lambda c: (
-            *(c.shape()[0], c.shape(1)[1] * c.get("group", 1)),
-            *conv_transpose(c)[1],
-        ),
+        "Conv ConvTranspose DeformConv": lambda c: convolution(c)[1],
         "MaxPool AveragePool": _pool,
         "GlobalAveragePool GlobalMaxPool": lambda c: (*c.shape()[:2], *(1 for _ in c.shape()[2:])),
         "BatchNormalization": lambda c: [(c.shape(), c.kind()), *[(c.shape(3), c.kind(3))] * 4],

@@ -18,9 +18,8 @@ from ipusim.workload.onnx.shapes import (
     REDUCTIONS,
     Call,
     by_names,
-    conv_transpose,
+    convolution,
     reduced_axes,
-    require,
     window,
 )
 
@@ -143,24 +142,6 @@ def reduce(e: Emission) -> None:
     e.emit(params, e.operand())
 
 
-def conv_of(c: Call) -> Conv:
-    """Return what a Conv of any rank does, with groups, stride, dilation and padding."""
-    data, weights, groups = c.shape(), c.shape(1), c.get("group", 1)
-    kernel = weights[2:]
-    stated = tuple(c.get("kernel_shape", kernel))
-    fits = stated == kernel and data[1] == weights[1] * groups
-    require(fits, f"{groups} groups, kernel_shape {stated}")
-    counts = {"batch": data[0], "in_channels": data[1], "out_channels": weights[0]}
-    return Conv(**counts, groups=groups, **window(c.node.given, data[2:], kernel)[0])
-
-
-def conv_transpose_of(c: Call) -> Conv:
-    """Return a ConvTranspose: a convolution of the zero-spread input with the mirrored kernel."""
-    data, weights, groups = c.shape(), c.shape(1), c.get("group", 1)
-    counts = {"batch": data[0], "in_channels": data[1], "out_channels": weights[1] * groups}
-    return Conv(**counts, groups=groups, **conv_transpose(c)[0])
-
-
 def pool_of(c: Call) -> Pool:
     """Return a MaxPool or AveragePool; rounding up becomes upper padding."""
     batch, channels, *field = c.shape()
@@ -175,8 +156,7 @@ def pool_of(c: Call) -> Pool:
 
 ATTRIBUTES: dict[str, Callable[[Call], Conv | Pool]] = by_names(
     {
-        "Conv": conv_of,
-        "ConvTranspose": conv_transpose_of,
+        "Conv ConvTranspose": lambda c: Conv(**convolution(c)[0]),
         "MaxPool AveragePool": pool_of,
         "GlobalAveragePool": lambda c: Pool.of_all("average", c.shape()),
         "GlobalMaxPool": lambda c: Pool.of_all("max", c.shape()),
@@ -185,7 +165,7 @@ ATTRIBUTES: dict[str, Callable[[Call], Conv | Pool]] = by_names(
 """What nodes with windows do, which their attributes and the shapes of their operands say."""
 
 
-def convolution(e: Emission) -> None:
+def conv(e: Emission) -> None:
     """Conv and ConvTranspose."""
     product_and_bias(e, ATTRIBUTES[e.node.op_type](e), e.operand(), e.operand(1, weight=True), at=2)
 
@@ -231,7 +211,7 @@ COMPUTE_HANDLERS: dict[str, Handler] = by_names(
         "RMSNormalization": rms_norm,
         "Softmax LogSoftmax": softmax,
         REDUCTIONS: reduce,
-        "Conv ConvTranspose": convolution,
+        "Conv ConvTranspose": conv,
         "MaxPool AveragePool GlobalAveragePool GlobalMaxPool": lambda e: e.emit(
             ATTRIBUTES[e.node.op_type](e), e.operand()
         ),
