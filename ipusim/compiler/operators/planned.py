@@ -1,7 +1,7 @@
 """Planned operations, convolutions and products: from a plan to the supersteps of poplibs."""
 
 from dataclasses import dataclass
-from math import gcd, lcm
+from math import gcd, lcm, prod
 
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout
@@ -144,9 +144,10 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
             _summed_order(m, chosen, data, is_input=True),
             _summed_order(m, chosen, weights, is_input=False),
         ]
-        if all(order.turned for order in orders):
+        known = [order for order in orders if order]
+        if len(known) == len(orders):
             with m.loop(chosen.cost.serial, tiles=m.tiles):
-                _bring_into_order(m, orders)
+                _bring_into_order(m, known)
             moved = 0
         else:
             # Elements move one by one; for convolutions this is what the planner reckons with.
@@ -315,7 +316,7 @@ def _bring_into_order(m: Lowering, orders: list[_Order]) -> None:
         )
 
 
-def _summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _Order:
+def _summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _Order | None:
     """Return how one operand of a weight gradient is brought into order: its rows innermost.
 
     Rows of a product, batch and field of a convolution are summed over. Blocks are transposed with
@@ -323,52 +324,112 @@ def _summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _O
     lib/poplin/ConvTransforms.cpp, getExpandDimsPlan and expandDimTransformIsViewOnly, and
     Convolution.cpp, convolutionPreprocess, tag sdk/poplar/2.0.0). What takes its place in the end,
     padding and windows included, is what the planner has: early ones count both operands as one.
+    None where elements move one by one as the planner reckons.
     """
     moved, parts = chosen.cost.move_weights, chosen.cost.serial
     if is_input:
         moved, parts = chosen.cost.move_in, chosen.split.in_serial
-    op, size = m.task.params, element_bytes(x.dtype)
+    op, size, way = m.task.params, element_bytes(x.dtype), chosen.transform.way
+    name = "activations" if is_input else "gradients"
+    tile_bytes = moved * m.chip.exchange_bytes_per_cycle
     grain = REGROUP_GRAIN_BYTES // size
     wanted, elements = chosen.in_chans_per_group, x.elements
     if isinstance(op, MatMul):
         columns, wanted = x.shape[-1], gcd(wanted, op.k)
     else:
         columns, batch = x.shape[1] // op.groups, op.in_channels // op.groups
-        if not chosen.transform.way.expand:
+        if m.stack.copies_windows and way.flatten and not way.expand:
+            return _flattened_order(m, chosen, x, name, tile_bytes, parts)
+        if not way.expand:
             elements = elements // batch * ceil_div(batch, wanted) * wanted
         elif max(*op.out_field, *op.dilation) > 1:
             wanted = gcd(wanted, lcm(batch, grain))
     group = gcd(x.layout.grouping, columns)
-    name = "activations" if is_input else "gradients"
-    tile_bytes = moved * m.chip.exchange_bytes_per_cycle
     if not regroups(x.dtype, group, wanted):
-        return _Order(name, tile_bytes, 0)
+        return None
     blocks = regrouping(ceil_div(elements, parts), group, wanted, x.dtype, m.chip)
     if isinstance(op, MatMul) or not m.stack.copies_windows:
         return _in_blocks(m, name, tile_bytes, blocks, group * size)
-    in_windows = _in_windows(op, chosen, x) if is_input != chosen.transform.swap else 0
+    in_windows = _in_windows(op, chosen, x, is_input=is_input)
     pieces = ceil_div(ceil_div(in_windows, parts * chosen.cost.tiles_used), wanted)
     return _Order(name, tile_bytes, piece_copy_cycles(pieces, m.chip), blocks)
 
 
-def _in_windows(op: Conv, chosen: Plan, x: Placed) -> int:
+def _flattened_order(
+    m: Lowering, chosen: Plan, x: Placed, name: str, tile_bytes: int, parts: int
+) -> _Order:
+    """Return how an operand of a weight gradient whose outputs become channels comes into order.
+
+    Positions of one operand are summed over with the batch then. Those of the other, the
+    activations where the plan swaps both, are spread out in windows, one for each output, before
+    anything is transposed (poplibs lib/poplin/Convolution.cpp, convolutionPreprocess,
+    outChanFlattenDims, tag sdk/poplar/2.0.0). What sits together is looked for at the first element
+    only (lib/poputil/VarStructure.cpp, detectInnermostGrouping): where that is padding, no blocks
+    are found and elements move one by one.
+    """
+    op, chip, size = m.task.params, m.chip, element_bytes(x.dtype)
+    swap, per = chosen.transform.swap, chosen.in_chans_per_group
+    is_input = name == "activations"
+    in_windows = is_input == swap
+    dims = _dims_of(op, chosen, chosen.transform.way.flatten)
+    elements = _spread(op, dims, x, is_input=is_input) if in_windows else x.elements
+    positions = op.kernel if swap else op.field
+    rows = op.in_channels // op.groups * prod(positions[d] for d in dims)
+    elements = ceil_div(elements * ceil_div(rows, per) * per, rows * parts)
+    group = gcd(x.layout.grouping, x.shape[1] // op.groups)
+    if (in_windows and _begins_outside(op, dims, swap=swap)) or not regroups(x.dtype, group, per):
+        apart = ceil_div(elements, chosen.cost.tiles_used) * size
+        return _Order(name, tile_bytes, rearranged_copy_cycles(apart, size, chip))
+    blocks = regrouping(elements, group, per, x.dtype, chip)
+    pieces = ceil_div(ceil_div(elements, chip.tiles), group) if in_windows else 0
+    return _Order(name, tile_bytes, 0, blocks, piece_copy_cycles(pieces, chip))
+
+
+def _begins_outside(op: Conv, dims: list[int], *, swap: bool) -> bool:
+    """Whether the first window begins with padding: of activations in a swap, else of gradients.
+
+    A window of gradients, which have zeros between them if the layer has strides, begins as far in
+    as one of activations begins before their field.
+    """
+    low = [max(0, op.padding_lower[d]) for d in dims]
+    if swap:
+        return any(low)
+    gradients = [(op.dilation[d], op.kernel[d]) for d in dims]
+    return any(
+        at % step or at >= step * size for at, (step, size) in zip(low, gradients, strict=True)
+    )
+
+
+def _dims_of(op: Conv, chosen: Plan, dims: tuple[int, ...]) -> list[int]:
+    """Return dimensions of a plan as the operator's own: plans have two at least."""
+    added = len(chosen.split.field) - len(op.field)
+    return [d - added for d in dims if d >= added]
+
+
+def _spread(op: Conv, dims: list[int], x: Placed, *, is_input: bool) -> int:
     """Return the elements of an operand of a weight gradient when each output has its own window.
 
-    0 where it stays as it is: kernels that move into the channels are a view if one output is left.
-    Elements that a tile wants in several windows arrive once and are copied, whole blocks are sent
-    where they belong. Taken up after seeing 112 convolutions of IPUModel, which copies of all that
-    is moved leave 4 % slow where the kernel is 1 x 1, and 6 % fast elsewhere.
+    Activations are the input, gradients are the kernel.
     """
-    own, other = (op.kernel, op.field) if chosen.transform.swap else (op.field, op.kernel)
-    # Plans have two dimensions at least.
-    added = len(chosen.split.field) - len(own)
-    expanded = [
-        d - added for d in chosen.transform.way.expand if d >= added and op.out_field[d - added] > 1
-    ]
-    elements = x.elements if expanded else 0
-    for d in expanded:
+    own, other = (op.field, op.kernel) if is_input else (op.kernel, op.field)
+    elements = x.elements
+    for d in dims:
         elements = elements // own[d] * op.out_field[d] * other[d]
     return elements
+
+
+def _in_windows(op: Conv, chosen: Plan, x: Placed, *, is_input: bool) -> int:
+    """Return the elements of an operand when each output has its own window; 0 if it stays.
+
+    Kernels that move into the channels are a view if one output is left. Elements that a tile wants
+    in several windows arrive once and are copied, whole blocks are sent where they belong. Taken up
+    after seeing 112 convolutions of IPUModel, which copies of all that is moved leave 4 % slow
+    where the kernel is 1 x 1, and 6 % fast elsewhere.
+    """
+    way = chosen.transform.way
+    dims = _dims_of(op, chosen, way.flatten if is_input == chosen.transform.swap else way.expand)
+    spread = [d for d in dims if op.out_field[d] > 1]
+    return _spread(op, spread, x, is_input=is_input) if spread else 0
 
 
 def _temp_bytes(m: Lowering, chosen: Plan, came: _Brought) -> int:

@@ -8,6 +8,7 @@ import windows
 
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
+from ipusim.compiler.operators.planned import _begins_outside
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.tiles import Runs, Tile, piece_copy_cycles, rearranged_copy_cycles
 from ipusim.compiler.vertices.elementwise import regrouping, scaled_add_runs_cycles
@@ -71,9 +72,6 @@ def test_operands_of_a_weight_gradient_are_sent_turned_and_sent_again():
             "forward.weight_gradient"
         ]
 
-    def turned(batch: int) -> int:
-        return update(batch)["transpose activations and gradients"].exchange_bytes
-
     share = (128 + 256) * 28 * 28 * 2 / CHIP.tiles
     found = update(16)
     step = found["transpose activations and gradients"]
@@ -83,9 +81,11 @@ def test_operands_of_a_weight_gradient_are_sent_turned_and_sent_again():
     placed = found["rearrange activations and gradients"]
     assert placed.exchange_bytes > 1.5 * step.exchange_bytes
     assert placed.compute_cycles == 0
-    # Without windows, four samples are padded to the plan's eight first.
-    assert "1x8x8" in plans(training_graph(conv(batch=4), "float16"))["forward.weight_gradient"]
-    assert turned(4) == pytest.approx(8 * share, rel=0.1)
+    # Where there are no windows, twelve samples are padded to the plan's sixteen first.
+    wide = {"in_channels": 1536, "out_channels": 1536}
+    found = steps(training_graph(pointwise(batch=12, field=(1, 1), **wide), "float16"))
+    turned = found["forward.weight_gradient"]["transpose activations and gradients"]
+    assert turned.exchange_bytes == 2 * regrouping(16 * 1536, 16, 16, "float16", CHIP).received
     # Three channels are no block.
     assert "rearrange operands" in update(4, in_channels=3)
 
@@ -120,6 +120,48 @@ def test_windows_are_copied_piece_by_piece(channels, transform, in_windows):
     assert placed.copy_cycles == piece_copy_cycles(-(-elements // 4), CHIP)
     assert turned.copy_cycles == 0 < otherwise.steps[0].copy_cycles
     assert 0 < otherwise.steps[1].copy_cycles < placed.copy_cycles
+
+
+def flattened(**changes):
+    """Return the first supersteps of a weight gradient of four samples, and over how many tiles."""
+    program = lowered(training_graph(conv(batch=4, field=(56, 56), **changes), "float16"))
+    update = next(op for op in program.ops if op.name == "forward.weight_gradient")
+    return update.transform, update.steps[:2], update.tiles
+
+
+def test_windows_of_outputs_in_the_channels_are_spread_out_before_blocks_are_transposed():
+    channels, rows, spread = 64, 4 * 56, 3
+    transform, (turned, placed), _ = flattened(in_channels=channels, out_channels=channels)
+    assert transform == "flatten 1"
+    # Gradients have a window for each of three outputs; 56 positions of four samples fill groups.
+    once = channels * 56 * rows
+    blocks = [regrouping(elements, 16, 16, "float16", CHIP) for elements in (once, spread * once)]
+    assert turned.name == "transpose activations and gradients"
+    assert turned.exchange_bytes == sum(each.received for each in blocks)
+    assert turned.copy_cycles == piece_copy_cycles(-(-spread * once // CHIP.tiles // 16), CHIP)
+    assert placed.copy_cycles == 0
+
+
+def test_no_blocks_are_found_where_the_first_window_begins_with_padding():
+    transform, (turned, placed), tiles = flattened(in_channels=64, out_channels=256)
+    assert transform == "swap, flatten 1"
+    assert turned.name == "transpose gradients"
+    assert turned.exchange_bytes == regrouping(4 * 256 * 56 * 56, 16, 16, "float16", CHIP).received
+    # Activations move one by one, three windows of 56 positions in each of 56 rows.
+    spread = -(-4 * 64 * 56 * 3 * 56 // tiles)
+    assert placed.copy_cycles == rearranged_copy_cycles(2 * spread, 2, CHIP)
+
+
+def test_where_the_first_window_begins():
+    layer = conv_weight_gradient(conv(padding_lower=(1, 1), stride=(2, 2), kernel=(4, 4)))
+    begins_outside = partial(_begins_outside, layer, [0, 1])
+    # Activations begin with their padding, gradients between two of their own.
+    assert begins_outside(swap=True)
+    assert begins_outside(swap=False)
+    assert not _begins_outside(conv_weight_gradient(conv()), [0, 1], swap=False)
+    bare = conv_weight_gradient(conv(**windows.NO_PADDING))
+    assert not _begins_outside(bare, [0, 1], swap=True)
+    assert not _begins_outside(layer, [], swap=True)
 
 
 def test_serial_parts_turn_their_own_slice():

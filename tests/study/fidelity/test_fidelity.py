@@ -111,7 +111,7 @@ def test_amp_vertex_against_silicon():
         # Sums of forward, data gradient and weight gradient with its addition to the weights.
         # Target 4 and 10. 3.1 and 7.5, 3.0 and 8.1, before only windows were copied within tiles;
         # 1.5 and 3.8 before weights took gradients that lie as their plan made them.
-        (("convolution, three passes", "2021-03", "GC200"), 1.3, 4.0),
+        (("convolution, three passes", "2021-03", "GC200"), 1.3, 3.8),
         (("convolution, three passes", "2021-03", "GC2"), 1.1, 3.2),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
         # 4.0 and 15.0, 3.0 and 15.5, before results were views: small ones are too fast.
@@ -134,8 +134,8 @@ def test_amp_vertex_against_silicon():
         # 3.4 and 7.5, 3.0 and 10.5, before only windows were copied within tiles: what is left are
         # pointwise layers of odd fields, 2 to 5 % fast, which copies that are not made had hidden.
         # 2.5 and 5.2, 3.2 before results were views.
-        (("convolution, three passes (released)", "2021-03", "GC200"), 2.6, 5.7),
-        (("convolution, three passes (released)", "2021-03", "GC2"), 3.0, 7.5),
+        (("convolution, three passes (released)", "2021-03", "GC200"), 2.5, 5.1),
+        (("convolution, three passes (released)", "2021-03", "GC2"), 2.4, 5.0),
         (("fully connected, float, three passes (released)", "2021-03", "GC200"), 4.3, 4.7),
         (("fully connected, float, three passes (released)", "2021-03", "GC2"), 3.0, 4.0),
     ],
