@@ -275,11 +275,13 @@ def convolution(c: Call) -> tuple[dict[str, Any], Shape]:
     return counts | place, (data[0], second, *field)
 
 
-def _pool(c: Call) -> Results:
-    data = c.shape()
-    _, field = window(c.node.given, data[2:], tuple(c.get("kernel_shape")))
-    shape = (*data[:2], *field)
-    return [(shape, c.kind()), (shape, INT64)]
+def pool(c: Call) -> tuple[dict[str, Any], Shape]:
+    """Return the attributes of a MaxPool or AveragePool, and the shape of its result."""
+    batch, channels, *field = c.shape()
+    place, positions = window(c.node.given, tuple(field), tuple(c.get("kernel_shape")))
+    padding = bool(c.get("count_include_pad", 0))
+    counts = {"batch": batch, "channels": channels, "include_padding": padding}
+    return counts | place, (batch, channels, *positions)
 
 
 def _layer_norm(c: Call) -> Results:
@@ -558,7 +560,7 @@ RULES: dict[str, Rule] = by_names(
         "MatMul": _matmul,
         "Gemm": _gemm,
         "Conv ConvTranspose DeformConv": lambda c: convolution(c)[1],
-        "MaxPool AveragePool": _pool,
+        "MaxPool AveragePool": lambda c: [(pool(c)[1], kind) for kind in (c.kind(), INT64)],
         "GlobalAveragePool GlobalMaxPool": lambda c: (*c.shape()[:2], *(1 for _ in c.shape()[2:])),
         "BatchNormalization": lambda c: [(c.shape(), c.kind()), *[(c.shape(3), c.kind(3))] * 4],
         "LayerNormalization": _layer_norm,

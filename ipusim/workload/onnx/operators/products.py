@@ -19,8 +19,8 @@ from ipusim.workload.onnx.shapes import (
     Call,
     by_names,
     convolution,
+    pool,
     reduced_axes,
-    window,
 )
 
 PER_ELEMENT_AXIS_OPSET = 13
@@ -142,22 +142,11 @@ def reduce(e: Emission) -> None:
     e.emit(params, e.operand())
 
 
-def pool_of(c: Call) -> Pool:
-    """Return a MaxPool or AveragePool; rounding up becomes upper padding."""
-    batch, channels, *field = c.shape()
-    return Pool(
-        kind="max" if c.node.op_type == "MaxPool" else "average",
-        batch=batch,
-        channels=channels,
-        include_padding=bool(c.get("count_include_pad", 0)),
-        **window(c.node.given, tuple(field), tuple(c.node.given["kernel_shape"]))[0],
-    )
-
-
 ATTRIBUTES: dict[str, Callable[[Call], Conv | Pool]] = by_names(
     {
         "Conv ConvTranspose": lambda c: Conv(**convolution(c)[0]),
-        "MaxPool AveragePool": pool_of,
+        "MaxPool": lambda c: Pool(kind="max", **pool(c)[0]),
+        "AveragePool": lambda c: Pool(kind="average", **pool(c)[0]),
         "GlobalAveragePool": lambda c: Pool.of_all("average", c.shape()),
         "GlobalMaxPool": lambda c: Pool.of_all("max", c.shape()),
     }
