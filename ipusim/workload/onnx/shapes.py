@@ -171,19 +171,24 @@ def _cast(c: Call) -> Results:
     return [(c.shape(), to)]
 
 
-def _matmul(c: Call) -> Shape:
-    a, b = c.shape(0), c.shape(1)
+def product(c: Call) -> tuple[dict[str, Any], Shape]:
+    """Return the attributes of a product, and its shape; a batch of A alone joins the rows."""
+    flips = [bool(c.get(flag, 0)) for flag in ("transA", "transB")]
+    stored = (c.shape(0), c.shape(1))
+    a, b = ((*x[:-2], *x[:-3:-1]) if flip else x for x, flip in zip(stored, flips, strict=True))
     left, right = (a if len(a) > 1 else (1, *a)), (b if len(b) > 1 else (*b, 1))
-    require(bool(a and b) and left[-1] == right[-2], f"inner sizes of {a} and {b} differ")
+    fits = bool(a and b) and left[-1] == right[-2]
+    require(fits, f"inner sizes of {stored[0]} and {stored[1]} differ")
+    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    rows, groups = (prod(left[:-1]), 1) if prod(right[:-2]) == 1 else (left[-2], prod(batch))
+    sizes = {"groups": groups, "m": rows, "k": left[-1], "n": right[-1]}
     columns = b[-1:] if len(b) > 1 else ()
-    return (*np.broadcast_shapes(left[:-2], right[:-2]), *a[-2:-1], *columns)
+    flags = {"transpose_a": flips[0], "transpose_b": flips[1]}
+    return sizes | flags, (*batch, *a[-2:-1], *columns)
 
 
 def _gemm(c: Call) -> Shape:
-    a, b = c.shape(0), c.shape(1)
-    m, k = a[::-1] if c.get("transA", 0) else a
-    inner, n = b[::-1] if c.get("transB", 0) else b
-    require(k == inner, f"inner sizes of {a} and {b} differ")
+    m, n = product(c)[1]
     added = c.shape(2) if c.has(2) else ()
     fits = np.broadcast_shapes((m, n), added) == (m, n)
     require(fits, f"C of shape {added} is larger than {(m, n)}")
@@ -557,7 +562,7 @@ RULES: dict[str, Rule] = by_names(
         N_ARY: lambda c: [(c.repeated(), c.kind(c.node.op_type == "Where"))],
         "Cast CastLike": _cast,
         "Dropout": lambda c: [(c.shape(), c.kind()), (c.shape(), BOOL)],
-        "MatMul": _matmul,
+        "MatMul": lambda c: product(c)[1],
         "Gemm": _gemm,
         "Conv ConvTranspose DeformConv": lambda c: convolution(c)[1],
         "MaxPool AveragePool": lambda c: [(pool(c)[1], kind) for kind in (c.kind(), INT64)],

@@ -20,6 +20,7 @@ from ipusim.workload.onnx.shapes import (
     by_names,
     convolution,
     pool,
+    product,
     reduced_axes,
 )
 
@@ -30,13 +31,13 @@ PER_ELEMENT_AXIS_OPSET = 13
 def gemm(e: Emission) -> None:
     """Gemm: alpha A' B' + beta C, as matrix product, scale and (scaled) addition."""
     alpha, beta = e.get("alpha", 1.0), e.get("beta", 1.0)
-    product, a, b = _product(e)
+    work, a, b = _product(e)
     scale = Elementwise.in_place("scale")
     has_c = e.has(2) and beta != 0.0
     if not has_c and alpha == 1.0:
-        e.emit(product, a, b)
+        e.emit(work, a, b)
         return
-    result = e.step(".product", product, a, b)
+    result = e.step(".product", work, a, b)
     if not has_c:
         e.emit(scale, result, suffix=".scale")
         return
@@ -51,30 +52,9 @@ def gemm(e: Emission) -> None:
 
 
 def _product(e: Emission) -> tuple[MatMul, str, str]:
-    """Return a product of any ranks, and its operands; a batch of A alone joins the rows."""
-    flips = [bool(e.get(flag, 0)) for flag in ("transA", "transB")]
-    a_shape, b_shape = (
-        (*shape[:-2], *shape[:-3:-1]) if flip else shape
-        for shape, flip in zip((e.shape(0), e.shape(1)), flips, strict=True)
-    )
-    a_shape = a_shape if len(a_shape) > 1 else (1, *a_shape)
-    b_shape = b_shape if len(b_shape) > 1 else (*b_shape, 1)
-    rows, groups = a_shape[-2], 1
-    if prod(b_shape[:-2]) == 1:
-        rows *= prod(a_shape[:-2])
-    else:
-        groups = e.elements // (rows * b_shape[-1])
+    """Return a product of any ranks, and its operands."""
     a, b = e.operand(0, weight=True), e.operand(1, weight=True)
-    params = MatMul(
-        groups=groups,
-        m=rows,
-        k=a_shape[-1],
-        n=b_shape[-1],
-        weights_operand=e.is_parameter(b),
-        transpose_a=flips[0],
-        transpose_b=flips[1],
-    )
-    return params, a, b
+    return MatMul(**product(e)[0], weights_operand=e.is_parameter(b)), a, b
 
 
 def norm(e: Emission) -> None:
@@ -164,10 +144,10 @@ def product_and_bias(e: Emission, params: Attributes, *inputs: str, at: int) -> 
     if not e.has(at):
         e.emit(params, *inputs)
         return
-    product = e.step(".product", params, *inputs)
+    made = e.step(".product", params, *inputs)
     bias = e.operand(at, weight=True)
     add = Elementwise.in_place("bias_add", broadcast=True)
-    e.emit(add, product, bias, suffix=".bias_add")
+    e.emit(add, made, bias, suffix=".bias_add")
 
 
 def local_response_norm(e: Emission) -> None:
