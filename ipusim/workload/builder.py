@@ -169,11 +169,11 @@ class TensorBuilder:
     def flatten(self, name: str, x: str) -> str:
         """Flatten everything after the batch."""
         batch, *rest = self.shape(x)
-        return self._layout(name, "flatten", x, (batch, prod(rest)), moves_data=False)
+        return self.apply(name, Layout.view("flatten"), (x,), (batch, prod(rest)))
 
     def reshape(self, name: str, x: str, shape: tuple[int, ...]) -> str:
         """Add a view of the same elements in another shape."""
-        return self._layout(name, "reshape", x, shape, moves_data=False)
+        return self.apply(name, Layout.view("reshape"), (x,), shape)
 
     def column(self, name: str, x: str) -> str:
         """Add a view with one more axis at the end, of size 1."""
@@ -184,34 +184,35 @@ class TensorBuilder:
         shape = self.shape(x)
         kept = [axis for axis in order if shape[axis] > 1]
         result = tuple(shape[axis] for axis in order)
-        return self._layout(name, "transpose", x, result, moves_data=kept != sorted(kept))
+        params = Layout(function="transpose", moves_data=kept != sorted(kept))
+        return self.apply(name, params, (x,), result)
 
     def narrow(self, name: str, x: str, *, axis: int, size: int) -> str:
         """Add a view of the first `size` elements along one axis."""
         result = _sized(self.shape(x), axis, size)
-        return self._layout(name, "slice", x, result, moves_data=False)
+        return self.apply(name, Layout.view("slice"), (x,), result)
 
     def roll(self, name: str, x: str) -> str:
         """Add a cyclic shift along some axes, copied into new memory."""
-        return self._layout(name, "roll", x, self.shape(x), moves_data=True)
+        return self.apply(name, Layout.move("roll"), (x,), self.shape(x))
 
     def copy(self, name: str, x: str) -> str:
         """Add a copy into a tensor spread evenly over the chip."""
-        return self._layout(name, "copy", x, self.shape(x), moves_data=True)
+        return self.apply(name, Layout.move("copy"), (x,), self.shape(x))
 
     def pad(self, name: str, x: str, *, axis: int, size: int) -> str:
         """Add zeros after the end of one axis, up to `size` elements."""
         result = _sized(self.shape(x), axis, size)
-        return self._layout(name, "pad", x, result, moves_data=True)
+        return self.apply(name, Layout.move("pad"), (x,), result)
 
     def expand(self, name: str, x: str, shape: tuple[int, ...]) -> str:
         """Add a view that repeats a tensor along axes of size 1."""
-        return self._layout(name, "expand", x, shape, moves_data=False)
+        return self.apply(name, Layout.view("expand"), (x,), shape)
 
     def crop(self, name: str, x: str, field: tuple[int, ...]) -> str:
         """Add a view of the middle of an NCHW tensor's field."""
         result = (*self.shape(x)[:2], *field)
-        return self._layout(name, "slice", x, result, moves_data=False)
+        return self.apply(name, Layout.view("slice"), (x,), result)
 
     def resize(self, name: str, x: str, factor: int) -> str:
         """Add a view of an NCHW tensor that repeats each position so often along both axes."""
@@ -219,7 +220,7 @@ class TensorBuilder:
         result = (batch, channels, *(factor * size for size in field))
         # Poplar's upsampling to the nearest element is a view (graphcore/popart
         # willow/src/popx/op/resizex.cpp): what reads it fetches the repeats.
-        return self._layout(name, "resize", x, result, moves_data=False)
+        return self.apply(name, Layout.view("resize"), (x,), result)
 
     def concat(self, name: str, *inputs: str, axis: int, view: bool = False) -> str:
         """Add the concatenation of tensors along one axis.
@@ -252,11 +253,6 @@ class TensorBuilder:
         shapes = [_sized(shape, axis, size) for size in sizes]
         return self.apply_several(name, Layout.view("split"), (x,), shapes)
 
-    def _layout(
-        self, name: str, function: str, x: str, shape: tuple[int, ...], *, moves_data: bool
-    ) -> str:
-        return self.apply(name, Layout(function=function, moves_data=moves_data), (x,), shape)
-
     def streamed(
         self, name: str, shape: tuple[int, ...], *, dtype: str, trained: bool = True
     ) -> str:
@@ -267,7 +263,7 @@ class TensorBuilder:
 
     def all_to_all(self, name: str, x: str) -> str:
         """Add an exchange of equal parts of a tensor between every two replicas."""
-        return self._layout(name, "all_to_all", x, self.shape(x), moves_data=True)
+        return self.apply(name, Layout.move("all_to_all"), (x,), self.shape(x))
 
     def sort(self, name: str, x: str) -> str:
         """Add a sort of the last axis."""
