@@ -4,6 +4,8 @@
 plus one bias per channel, so an inference compiler computes the new weights once, ahead of time.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ipusim.workload.graph import Conv, Elementwise, Graph, Layout, Norm, Op, Tensor
@@ -48,13 +50,13 @@ def fold_batch_norm(graph: Graph) -> Graph:
     "bias_add" in the place of the batch norm, of the bias that the convolution had or of a new
     parameter ``<batch norm>.folded_bias``; scale, shift and statistics are gone.
     """
-    consumers = graph.consumers()
+    readers = Counter(name for op in graph.ops for name in set(op.inputs))
+    alone = {name for name, count in readers.items() if count == 1} - set(graph.outputs)
     producers = graph.producers()
     replaced: dict[str, Op | None] = {}
     tensors = dict(graph.tensors)
     for op in graph.ops:
-        match = _match(op, graph, producers, consumers)
-        if match is not None:
+        if match := _match(op, graph.tensors, producers, alone):
             replaced.update(_fold(op, *match, tensors))
     ops = tuple(kept for op in graph.ops if (kept := replaced.get(op.name, op)) is not None)
     used = {name for op in ops for name in (*op.inputs, *op.outputs)}
@@ -65,35 +67,27 @@ def fold_batch_norm(graph: Graph) -> Graph:
 
 
 def _match(
-    op: Op, graph: Graph, producers: dict[str, Op], consumers: dict[str, tuple[Op, ...]]
+    op: Op, tensors: Mapping[str, Tensor], producers: dict[str, Op], alone: set[str]
 ) -> tuple[Op, Op | None] | None:
-    """Return the convolution that only a batch norm follows, and its own addition of a bias."""
+    """Return the convolution that only a batch norm follows, and its own addition of a bias.
+
+    What stands `alone` is read by one operator.
+    """
     if not isinstance(op.params, Norm) or op.params.kind != "batch" or op.params.training:
         return None
-    if any(graph.tensors[name].role == "activation" for name in op.inputs[1:]):
+    if any(tensors[name].role == "activation" for name in op.inputs[1:]):
         return None
-    before = _sole_source(op, graph, producers, consumers)
-    bias_add = None
-    if before is not None and before.function == "bias_add":
-        if len(consumers[before.inputs[1]]) != 1:
-            return None
-        bias_add, before = before, _sole_source(before, graph, producers, consumers)
+    read = [op.inputs[0]]
+    before = producers.get(read[0])
+    bias_add = before if before is not None and before.function == "bias_add" else None
+    if bias_add is not None:
+        read += bias_add.inputs
+        before = producers.get(bias_add.inputs[0])
     if before is None or not isinstance(before.params, Conv):
         return None
     weights = before.inputs[1]
-    if graph.tensors[weights].role != "parameter" or len(consumers[weights]) != 1:
-        return None
-    return before, bias_add
-
-
-def _sole_source(
-    op: Op, graph: Graph, producers: dict[str, Op], consumers: dict[str, tuple[Op, ...]]
-) -> Op | None:
-    """Return the operator that computes the first input, if nothing else reads that."""
-    name = op.inputs[0]
-    if name in graph.outputs or len(consumers[name]) != 1:
-        return None
-    return producers.get(name)
+    fits = tensors[weights].role == "parameter" and alone.issuperset((*read, weights))
+    return (before, bias_add) if fits else None
 
 
 def _fold(
