@@ -295,17 +295,17 @@ def _layer_norm(c: Call) -> Results:
     return [(shape, c.kind()), rows, rows]
 
 
-def _reduction(c: Call) -> Results:
-    shape = c.shape()
-    kind = INT64 if c.node.op_type.startswith("Arg") else c.kind()
-    chosen = reduced_axes(c)
-    keep = c.get("keepdims", 1)
-    result = tuple(
-        1 if axis in chosen else size
-        for axis, size in enumerate(shape)
-        if keep or axis not in chosen
-    )
-    return [(result, kind)]
+def reduction(c: Call) -> tuple[dict[str, Any], Shape]:
+    """Return the attributes of a reduction over any axes, and the shape of its result."""
+    shape, chosen = c.shape(), reduced_axes(c)
+    ones = tuple(1 if axis in chosen else size for axis, size in enumerate(shape))
+    rest = tuple(size for axis, size in enumerate(shape) if axis not in chosen)
+    neighbours = bool(chosen) and chosen == list(range(chosen[0], chosen[-1] + 1))
+    inner = prod(shape[chosen[-1] + 1 :]) if neighbours else 1
+    reduced = prod(shape[axis] for axis in chosen)
+    sizes = {"outer": prod(rest) // max(1, inner), "reduced": reduced, "inner": inner}
+    apart = {"shape": shape, "axes": tuple(chosen)} if chosen and not neighbours else {}
+    return sizes | apart, ones if c.get("keepdims", 1) else rest
 
 
 def reduced_axes(c: Call) -> list[int]:
@@ -551,7 +551,7 @@ TRUTHS = "Equal Less Greater LessOrEqual GreaterOrEqual And Or Xor"
 
 REDUCTIONS = (
     "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare "
-    "ReduceLogSum ReduceLogSumExp ArgMax ArgMin"
+    "ReduceLogSum ReduceLogSumExp"
 )
 
 RULES: dict[str, Rule] = by_names(
@@ -569,7 +569,8 @@ RULES: dict[str, Rule] = by_names(
         "GlobalAveragePool GlobalMaxPool": lambda c: (*c.shape()[:2], *(1 for _ in c.shape()[2:])),
         "BatchNormalization": lambda c: [(c.shape(), c.kind()), *[(c.shape(3), c.kind(3))] * 4],
         "LayerNormalization": _layer_norm,
-        REDUCTIONS: _reduction,
+        REDUCTIONS: lambda c: reduction(c)[1],
+        "ArgMax ArgMin": lambda c: [(reduction(c)[1], INT64)],
         "Reshape": _reshape,
         "Flatten": _flatten,
         "Squeeze": _squeeze,

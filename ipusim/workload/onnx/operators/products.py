@@ -21,7 +21,7 @@ from ipusim.workload.onnx.shapes import (
     convolution,
     pool,
     product,
-    reduced_axes,
+    reduction,
 )
 
 PER_ELEMENT_AXIS_OPSET = 13
@@ -106,20 +106,8 @@ def softmax(e: Emission) -> None:
 
 def reduce(e: Emission) -> None:
     """Reductions over any axes, neighbours or not."""
-    shape, chosen = e.shape(), reduced_axes(e)
-    reduced = prod(shape[axis] for axis in chosen)
-    neighbours = bool(chosen) and chosen == list(range(chosen[0], chosen[-1] + 1))
-    inner = prod(shape[chosen[-1] + 1 :]) if neighbours else 1
-    apart = bool(chosen) and not neighbours
-    params = Reduce(
-        function=e.node.op_type.removeprefix("Reduce").lower(),
-        outer=prod(shape) // (reduced * inner),
-        reduced=reduced,
-        inner=inner,
-        shape=tuple(shape) if apart else (),
-        axes=tuple(chosen) if apart else (),
-    )
-    e.emit(params, e.operand())
+    function = e.node.op_type.removeprefix("Reduce").lower()
+    e.emit(Reduce(function=function, **reduction(e)[0]), e.operand())
 
 
 ATTRIBUTES: dict[str, Callable[[Call], Conv | Pool]] = by_names(
@@ -179,7 +167,7 @@ COMPUTE_HANDLERS: dict[str, Handler] = by_names(
         "BatchNormalization LayerNormalization InstanceNormalization GroupNormalization": norm,
         "RMSNormalization": rms_norm,
         "Softmax LogSoftmax": softmax,
-        REDUCTIONS: reduce,
+        f"{REDUCTIONS} ArgMax ArgMin": reduce,
         "Conv ConvTranspose": conv,
         "MaxPool AveragePool GlobalAveragePool GlobalMaxPool": lambda e: e.emit(
             ATTRIBUTES[e.node.op_type](e), e.operand()
