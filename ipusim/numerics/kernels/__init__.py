@@ -1,1 +1,1 @@
-"""The arithmetic itself, compiled by numba."""
+"""The arithmetic itself: two kernels compiled by numba, and numpy around them."""
