@@ -41,11 +41,11 @@ def product(
 ) -> np.ndarray:
     """Return ``A[g] @ B[g]`` of each group, its slices reduced in single precision.
 
-    Operands are float32, (groups, m, k) and (groups, k, n), k in whole passes; partials are rounded
-    after each pass. The `corner` is the place of the first element in the whole result, in which
-    the rows of all groups follow each other: it selects the random bits.
+    Operands are float32, (groups or 1, m, k) and (groups or 1, k, n), k in whole passes; partials
+    are rounded after each pass. The `corner` is the place of the first element in the whole result,
+    in which the rows of all groups follow each other: it selects the random bits.
     """
-    shape, depth = (*a.shape[:2], b.shape[2]), a.shape[2]
+    shape, depth = (max(len(a), len(b)), a.shape[1], b.shape[2]), a.shape[2]
     sums = np.empty((2, b.shape[2]), np.float32)
     slices = []
     for start in range(0, depth, SLICE_DEPTH):
@@ -61,7 +61,7 @@ def _accumulate(a, b, out, sums, rounding, corner, span):
     (groups, rows, columns), (begin, end) = out.shape, span
     s0, s1 = sums[0], sums[1]
     for group in range(groups):
-        left, right, partials = a[group], b[group], out[group]
+        left, right, partials = a[group % len(a)], b[group % len(b)], out[group]
         first_row = corner[0] + group * rows
         for start in range(begin, end, PASS_DEPTH):
             number = _U(start // PASS_DEPTH)

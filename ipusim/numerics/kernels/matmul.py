@@ -18,17 +18,18 @@ def multiply(a: np.ndarray, b: np.ndarray, rounding: Rounding) -> np.ndarray:
     none, fill = (0, 0), (0, padded(depth) - depth)
     left = writable(np.pad(a, (none, none, fill)))
     right = writable(np.pad(b, (none, fill, none)))
-    out = np.empty((max(len(a), len(b)), rows, columns), np.float32)
-    blocks = -(-rows // _ROWS)
+    groups = max(len(a), len(b))
+    out = np.empty((groups, rows, columns), np.float32)
 
-    def work(start: int, stop: int) -> None:
-        for item in range(start, stop):
-            group, first = item // blocks, item % blocks * _ROWS
-            part, other = (one[group % len(one)][None] for one in (left, right))
-            part = part[:, first : first + _ROWS]
-            corner = (group * rows + first, 0)
-            out[group, first : first + _ROWS] = product(part, other, rounding, corner)[0]
+    def of_groups(start: int, stop: int) -> None:
+        pair = (one if len(one) == 1 else one[start:stop] for one in (left, right))
+        out[start:stop] = product(*pair, rounding, (start * rows, 0))
 
-    items = len(out) * blocks
-    over_ranges(items, max(1, min(8, items // 8)), work)
+    def of_rows(start: int, stop: int) -> None:
+        out[:, start:stop] = product(left[:, start:stop], right, rounding, (start, 0))
+
+    if groups > 1:
+        over_ranges(groups, max(1, min(8, groups // 8)), of_groups)
+    else:
+        over_ranges(rows, _ROWS, of_rows)
     return out
