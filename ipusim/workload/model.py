@@ -3,7 +3,7 @@
 import operator
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,20 @@ def check_micro_batch(micro_batch: object) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Model:
+class Facts:
+    """What is said of a network, as `Model` explains it."""
+
+    name: str
+    family: str
+    source: str = ""
+    note: str = ""
+    loss: str = ""
+    folds_batch_norm: bool = True
+    repeated_inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Model(Facts):
     """A network that can be built for any micro-batch.
 
     Models are told apart by identity: what they build cannot be compared, and results of one are
@@ -57,14 +70,7 @@ class Model:
         Items of a pass for a micro-batch of None, where the model says so.
     """
 
-    name: str
-    family: str
-    build: Callable[[int | None], Graph] = field(repr=False)
-    source: str = ""
-    note: str = ""
-    loss: str = ""
-    folds_batch_norm: bool = True
-    repeated_inputs: tuple[str, ...] = ()
+    build: Callable[[int | None], Graph]
     batch: int | None = None
 
     def __repr__(self) -> str:

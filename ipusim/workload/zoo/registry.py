@@ -16,7 +16,7 @@ from ipusim.errors import DataError, resolve_name
 from ipusim.files import completed, read_tables
 from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
+from ipusim.workload.model import Facts, Model
 
 Outputs = str | tuple[str, ...]
 """Names of the tensors that a builder leaves to the host."""
@@ -28,21 +28,14 @@ Builder = Callable[..., Outputs]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class Network(Facts):
     """What the zoo knows of a network; called, it returns the `Model`.
 
-    The default micro-batch is taken where none is asked for; the other facts are those of a
-    `Model`.
+    It needs a source; its default micro-batch is taken where none is asked for.
     """
 
-    name: str
     build: Builder
-    family: str
     source: str
-    loss: str = ""
-    note: str = ""
-    folds_batch_norm: bool = True
-    repeated_inputs: tuple[str, ...] = ()
     default_batch: int = 1
 
     @property
@@ -53,9 +46,8 @@ class Network:
     def __call__(self, **options: Any) -> Model:
         """Return the model; options are those of the builder."""
         inspect.signature(self.build).bind(None, None, **options)
-        shared = ("name", "family", "source", "note", "loss", "folds_batch_norm", "repeated_inputs")
-        known = {fact: getattr(self, fact) for fact in shared}
-        return Model(build=partial(self._graph, options), **known)
+        facts = {fact.name: getattr(self, fact.name) for fact in fields(Facts)}
+        return Model(build=partial(self._graph, options), **facts)
 
     def _graph(self, options: dict[str, Any], micro_batch: int | None) -> Graph:
         g = GraphBuilder(self.name)
