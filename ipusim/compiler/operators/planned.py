@@ -18,6 +18,7 @@ from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
     TRANSPOSE,
     Regrouping,
+    found_group,
     regrouping,
     regroups,
     transpose_cycles,
@@ -270,17 +271,29 @@ def _wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _O
     is_b = is_input != chosen.transform.swap
     along_rows = not op.transpose_b if is_b else op.transpose_a
     turned = along_rows != x.layout.rows
-    group = gcd(x.layout.grouping, (op.n if is_b else op.m) if turned else op.k)
-    wanted = gcd(chosen.in_chans_per_group, op.k)
+    # Pieces of odd rows begin at odd places.
+    group = gcd(x.layout.grouping, op.k)
+    if turned:
+        group = found_group(x.layout.grouping, op.n if is_b else op.m)
+    wanted = chosen.in_chans_per_group
     if not asked and users <= _MOST_VIEWS and not turned and group > 1:
         return None
-    elements = ceil_div(x.elements, parts)
+    elements = ceil_div(_padded(x.elements, op.k, wanted), parts)
     name, tile_bytes = "B" if is_b else "A", ceil_div(elements, m.tiles) * size
     if turned and regroups(x.dtype, group, wanted):
         blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
         return _in_blocks(m, name, tile_bytes, blocks, group * size)
     piece = size if turned else gcd(group, wanted) * size
     return _Order(name, tile_bytes, rearranged_copy_cycles(tile_bytes, piece, m.chip))
+
+
+def _padded(elements: int, summed: int, group: int) -> int:
+    """Return the elements of an operand when what is summed over fills whole groups.
+
+    It is padded before blocks are looked for (poplibs lib/poplin/Convolution.cpp,
+    convolutionPreprocess, tag sdk/poplar/2.0.0).
+    """
+    return elements * ceil_div(summed, group) * group // summed
 
 
 def _in_blocks(
@@ -335,16 +348,16 @@ def _summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _O
     grain = REGROUP_GRAIN_BYTES // size
     wanted, elements = chosen.in_chans_per_group, x.elements
     if isinstance(op, MatMul):
-        columns, wanted = x.shape[-1], gcd(wanted, op.k)
+        columns, elements = x.shape[-1], _padded(elements, op.k, wanted)
     else:
         columns, batch = x.shape[1] // op.groups, op.in_channels // op.groups
         if m.stack.copies_windows and way.flatten and not way.expand:
             return _flattened_order(m, chosen, x, name, tile_bytes, parts)
         if not way.expand:
-            elements = elements // batch * ceil_div(batch, wanted) * wanted
+            elements = _padded(elements, batch, wanted)
         elif max(*op.out_field, *op.dilation) > 1:
             wanted = gcd(wanted, lcm(batch, grain))
-    group = gcd(x.layout.grouping, columns)
+    group = found_group(x.layout.grouping, columns)
     if not regroups(x.dtype, group, wanted):
         return None
     blocks = regrouping(ceil_div(elements, parts), group, wanted, x.dtype, m.chip)
@@ -375,8 +388,8 @@ def _flattened_order(
     elements = _spread(op, dims, x, is_input=is_input) if in_windows else x.elements
     positions = op.kernel if swap else op.field
     rows = op.in_channels // op.groups * prod(positions[d] for d in dims)
-    elements = ceil_div(elements * ceil_div(rows, per) * per, rows * parts)
-    group = gcd(x.layout.grouping, x.shape[1] // op.groups)
+    elements = ceil_div(_padded(elements, rows, per), parts)
+    group = found_group(x.layout.grouping, x.shape[1] // op.groups)
     if (in_windows and _begins_outside(op, dims, swap=swap)) or not regroups(x.dtype, group, per):
         apart = ceil_div(elements, chosen.cost.tiles_used) * size
         return _Order(name, tile_bytes, rearranged_copy_cycles(apart, size, chip))

@@ -267,6 +267,15 @@ class Regrouping(NamedTuple):
     cycles: int
 
 
+def found_group(grouping: int, size: int) -> int:
+    """Return how many neighbours along a dimension are found to sit together.
+
+    All groups must be whole (poplibs lib/poputil/VarStructure.cpp, detectInnermostGrouping).
+    """
+    group = min(grouping, size)
+    return 1 if size % group else group
+
+
 def regroups(dtype: str, *groups: int) -> bool:
     """Whether blocks of two groupings are transposed: both are multiples of a grain.
 

@@ -114,9 +114,11 @@ def test_amp_vertex_against_silicon():
         (("convolution, three passes", "2021-03", "GC200"), 1.3, 3.8),
         (("convolution, three passes", "2021-03", "GC2"), 1.1, 3.2),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
-        # 4.0 and 15.0, 3.0 and 15.5, before results were views: small ones are too fast.
-        (("fully connected, three passes", "2021-03", "GC200"), 2.1, 16.3),  # target 5 and 20
-        (("fully connected, three passes", "2021-03", "GC2"), 2.0, 15.0),
+        # 4.0 and 15.0, 3.0 and 15.5, before results were views: small ones are too fast. 16.3, and
+        # 2.0 and 15.0, before groups had to be whole to be found: the two smallest then take
+        # copies that cost less than blocks, and lack more.
+        (("fully connected, three passes", "2021-03", "GC200"), 2.1, 17.2),  # target 5 and 20
+        (("fully connected, three passes", "2021-03", "GC2"), 1.4, 16.4),
         # The smallest of three, whose blocks fill a part of the tiles, is 6 and 9 % slow; 4.0, and
         # 2.5 and 8.0, before neighbours were sent what each lacks of the other's.
         # 4.4 and 6.0, 3.2 and 8.5, before casts of partials cost what their vertices do; 4.6 and
@@ -124,8 +126,8 @@ def test_amp_vertex_against_silicon():
         # 3.3 and 8.8 (float 7.2 and 11.0, 10.0) before results were views.
         (("grouped fully connected, three passes", "2021-03", "GC200"), 0.5, 1.8),
         (("grouped fully connected, three passes", "2021-03", "GC2"), 1.9, 5.2),
-        (("fully connected, float, three passes", "2021-03", "GC200"), 3.9, 8.2),
-        (("fully connected, float, three passes", "2021-03", "GC2"), 5.7, 37.0),
+        (("fully connected, float, three passes", "2021-03", "GC200"), 2.9, 7.9),
+        (("fully connected, float, three passes", "2021-03", "GC2"), 5.1, 37.0),
         # Rows that were kept back until the model was made: what it came to on first sight, but for
         # the two products of 20,000 columns, 15 and 23 % fast until cut serial parts were put
         # together, 4.5 and 3.8 until partials in two pieces took longer. Target 4.
@@ -136,8 +138,8 @@ def test_amp_vertex_against_silicon():
         # 2.5 and 5.2, 3.2 before results were views.
         (("convolution, three passes (released)", "2021-03", "GC200"), 2.5, 5.1),
         (("convolution, three passes (released)", "2021-03", "GC2"), 2.4, 5.0),
-        (("fully connected, float, three passes (released)", "2021-03", "GC200"), 4.3, 4.7),
-        (("fully connected, float, three passes (released)", "2021-03", "GC2"), 3.0, 4.0),
+        (("fully connected, float, three passes (released)", "2021-03", "GC200"), 0.9, 0.9),
+        (("fully connected, float, three passes (released)", "2021-03", "GC2"), 1.4, 2.2),
     ],
 )
 def test_operations_against_ipumodel(operations, key, median, p90):
@@ -277,7 +279,8 @@ REACHED = {
     # partials were dealt out in groups; 5.7 until partials in two pieces took longer.
     "calibrated, family left out: median error": 5.8,  # target 8
     # 27.2 until results were views: ViT, whose rows no group divides, is 29 to 36 % fast.
-    "calibrated, family left out: 90th percentile": 29.4,  # target 30
+    # 29.4 before what products sum over was padded before blocks were looked for (ViT). Target 30.
+    "calibrated, family left out: 90th percentile": 29.8,
     "specification only: median error": 14.0,  # target 15; 13.6 before that
     # 4.1 until neighbours were sent what each lacks of the other's, 4.2 until serial parts counted,
     # 4.4 until partials in two pieces took longer, by which training gains (5.2 to 4.4).
