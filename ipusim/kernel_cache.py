@@ -10,12 +10,14 @@ Modules of kernels take `njit` from here and not from numba, which is imported w
 first called: what was planned before is answered without it.
 """
 
+import gc
 import hashlib
 import os
 import stat
 import sys
 from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper
+from importlib import import_module
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -161,20 +163,28 @@ class Kernel:
 
     @cached_property
     def _dispatcher(self) -> Any:
+        return self._declared()
+
+    @cached_property
+    def _inner(self) -> Any:
+        # Other kernels need nothing that unpacks objects of Python.
+        return self._declared(no_cpython_wrapper=True)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._inner._numba_type_
+
+    def _declared(self, **inner: bool) -> Any:
         with _LOCK:
             numba, kept = _numba()
-            options = self._options | {"cache": False, "no_cfunc_wrapper": True}
+            options = self._options | {"cache": False, "no_cfunc_wrapper": True} | inner
             dispatcher = numba.njit(self.py_func, _nrt=False, **options)
             if self._options.get("cache") and not numba.config.DISABLE_JIT:
-                dispatcher._cache = kept(self)
+                dispatcher._cache = kept(self, bool(inner))
                 # No kernel needs the extensions of numba that may be installed: to look for them
                 # is to read what every package says of itself.
                 dispatcher._compilation_chain_init_hook = lambda: None
             return dispatcher
-
-    @property
-    def _numba_type_(self) -> Any:
-        return self._dispatcher._numba_type_
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -195,16 +205,35 @@ def _numba() -> tuple[Any, Any]:
     import pickle  # with numba, which imports it anyway
 
     import numba
+    from numba.core import event
     from numba.core.caching import NullCache
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
 
+    class Uncollected(event.Listener):
+        """Looks for no garbage while kernels are compiled: that takes a sixth of the time."""
+
+        depth, usual = 0, True
+
+        def on_start(self, event: Any) -> None:
+            if not self.depth:
+                self.usual = gc.isenabled()
+                gc.disable()
+            self.depth += 1
+
+        def on_end(self, event: Any) -> None:
+            self.depth -= 1
+            if self.usual and not self.depth:
+                gc.enable()
+
+    event.register("numba:compile", Uncollected())
+
     class Kept(NullCache):
         """Compiled code of one function, a file for each signature and processor."""
 
-        def __init__(self, kernel: Kernel) -> None:
+        def __init__(self, kernel: Kernel, inner: bool) -> None:
             line = kernel.py_func.__code__.co_firstlineno
-            self._of = (kernel.__module__, kernel.__qualname__, line)
+            self._of = (kernel.__module__, kernel.__qualname__, line, inner)
 
         def _path(self, signature: Any, codegen: Any) -> Path:
             made_by = numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple()
@@ -220,6 +249,7 @@ def _numba() -> tuple[Any, Any]:
                 except Exception:  # noqa: BLE001  whatever it is, compiling anew mends it
                     pass
             _announce()
+            _import_array_functions()
             return None
 
         def save_overload(self, sig: Any, cres: Any) -> None:
@@ -227,6 +257,20 @@ def _numba() -> tuple[Any, Any]:
                 write_kept(self._path(sig, cres.library.codegen), dumps(cres._reduce()))
 
     return numba, Kept
+
+
+@cache
+def _import_array_functions() -> None:
+    """Import what compiling needs, but not all of scipy.linalg."""
+    from numba.np import linalg
+
+    # Numba loads it to learn whether it is there, which takes as long as numba itself; no kernel
+    # uses it and it is a dependency of this package.
+    asked, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+    try:
+        import_module("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = asked
 
 
 @cache
