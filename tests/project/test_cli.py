@@ -14,6 +14,7 @@ from ipusim import cli, sweeps
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.files import write_text
 from ipusim.numerics.kernels.amp import _accumulate
+from ipusim.runtime.calibration import Ran
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.index import State
 from ipusim.study.verdicts import validate
@@ -303,6 +304,8 @@ def validated(monkeypatch, tmp_path):
     monkeypatch.setattr("ipusim.study.evidence.operations", evidence, raising=False)
     monkeypatch.setattr("ipusim.study.verdicts.compare.verdicts", lambda *, predictor: frame)
     monkeypatch.setattr("ipusim.study.fit.samples.samples_of", lambda rows, predictor: ())
+    compiled = Ran(programs=2, over={"qwant.table1.batch2": 0.1})
+    monkeypatch.setattr("ipusim.study.fit.ran.ran", lambda predictor: compiled)
     monkeypatch.setattr(
         "ipusim.study.evidence.memory.network_memory_table",
         lambda: pd.DataFrame({"category": ["vertex code"], "median": [15.0]}),
@@ -314,7 +317,7 @@ def validated(monkeypatch, tmp_path):
 def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
     code, out, err = run(capsys, "validate", "--record")
     assert (code, err) == (0, "")
-    names = ("gemm", "AMP 1x1", "80 % intervals", "vertex code")
+    names = ("gemm", "AMP 1x1", "80 % intervals", "vertex code", "1 of 2 published programs")
     for text in ("roofline", "specification", "calibrated", *names):
         assert text in out
     code, out, err = run(capsys, "validate", "--rows")
