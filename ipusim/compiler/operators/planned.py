@@ -271,10 +271,8 @@ def _wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _O
     is_b = is_input != chosen.transform.swap
     along_rows = not op.transpose_b if is_b else op.transpose_a
     turned = along_rows != x.layout.rows
-    # Pieces of odd rows begin at odd places.
-    group = gcd(x.layout.grouping, op.k)
-    if turned:
-        group = found_group(x.layout.grouping, op.n if is_b else op.m)
+    across = op.n if is_b else op.m
+    group = found_group(x.layout.grouping, across if turned else op.k)
     wanted = chosen.in_chans_per_group
     if not asked and users <= _MOST_VIEWS and not turned and group > 1:
         return None
@@ -283,8 +281,12 @@ def _wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> _O
     if turned and regroups(x.dtype, group, wanted):
         blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
         return _in_blocks(m, name, tile_bytes, blocks, group * size)
-    piece = size if turned else gcd(group, wanted) * size
-    return _Order(name, tile_bytes, rearranged_copy_cycles(tile_bytes, piece, m.chip))
+    run, apart = gcd(x.layout.grouping, wanted), tile_bytes
+    if not turned:
+        # Of groups that are not whole, the last moves one by one.
+        apart = tile_bytes // ceil_div(op.k, run) if op.k % run else 0
+    copies = rearranged_copy_cycles(tile_bytes - apart, run * size, m.chip)
+    return _Order(name, tile_bytes, copies + rearranged_copy_cycles(apart, size, m.chip))
 
 
 def _padded(elements: int, summed: int, group: int) -> int:

@@ -508,6 +508,19 @@ def test_columns_sit_together_in_what_a_swapped_product_made():
     assert order(256) == (False, True)
 
 
+def test_only_the_last_of_groups_that_are_not_whole_moves_one_by_one():
+    g = GraphBuilder("layers")
+    x = g.linear("before", g.input("x", (404, 32)), 204)
+    graph = g.finish(g.linear("fc", x, 768)).with_precision("16.16")
+    found = {op.name: op for op in lowered(graph).ops}
+    assert ("swap" in found["before"].transform, found["before"].grouping) == (True, 8)
+    (moved,) = (step for step in found["fc"].steps if step.name == "rearrange A")
+    # Of 26 groups of eight columns the last has four.
+    last = moved.exchange_bytes // 26
+    whole = rearranged_copy_cycles(moved.exchange_bytes - last, 8 * 2, CHIP)
+    assert moved.copy_cycles == whole + rearranged_copy_cycles(last, 2, CHIP)
+
+
 def test_what_is_summed_over_is_padded_before_blocks_are_looked_for():
     def turned(tokens: int, features: int = 768):
         layer = MatMul(m=tokens, k=features, n=768, weights_operand=True)
