@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from ipusim import cli
 from ipusim.files import write_bytes, write_text
+from ipusim.look import figure_bytes
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.catalogue import load_spec
 from ipusim.study.book.drawing import drawn
@@ -198,12 +199,8 @@ def picture_data(frames: tuple[pd.DataFrame, ...]) -> str:
 def picture_bytes(picture: Picture) -> bytes:
     """Draw a picture; the numbers behind it go with it, so that a test can compare them."""
     frames = picture.frames()
-    buffer = io.BytesIO()
-    metadata = {"Software": None, "Description": picture_data(frames)}
-    picture.draw(*frames).savefig(
-        buffer, format="png", dpi=PICTURE_DPI, bbox_inches="tight", metadata=metadata
-    )
-    return buffer.getvalue()
+    told = picture_data(frames)
+    return figure_bytes(picture.draw(*frames), "png", dpi=PICTURE_DPI, Description=told)
 
 
 def picture_description(content: bytes) -> str:

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from ipusim.files import TEMPLATES
 
 PNG_DPI = 150
-
-SVG_SALT = "ipusim"
+_SVG_SALT = "ipusim"
 """What matplotlib makes its ids of, so that they are the same in every run."""
 
 OKABE_ITO = {
@@ -44,7 +43,6 @@ def figure_style() -> Iterator[None]:
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rc_file(TEMPLATES / "figures.mplstyle", use_default_template=False)
-        mpl.rcParams["svg.hashsalt"] = SVG_SALT
         yield
 
 
@@ -86,10 +84,12 @@ def sheet(
 _UNDATED = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
 
 
-def figure_bytes(figure: Figure, kind: str, *, dpi: int = PNG_DPI) -> bytes:
-    """Render a figure as "png", "svg", ..., without a date and with fixed identifiers."""
-    buffer = BytesIO()
-    options = {"dpi": dpi, "metadata": _UNDATED.get(kind), "bbox_inches": "tight"}
-    with mpl.rc_context({"svg.hashsalt": SVG_SALT}):
-        figure.savefig(buffer, format=kind, **options)
+def figure_bytes(figure: Figure, kind: str, *, dpi: int = PNG_DPI, **about: str) -> bytes:
+    """Render a figure as "png", "svg", ..., without a date and with fixed identifiers.
+
+    What is said `about` it goes with it as metadata.
+    """
+    buffer, metadata = BytesIO(), {**_UNDATED.get(kind, {}), **about}
+    with mpl.rc_context({"svg.hashsalt": _SVG_SALT}):
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata, bbox_inches="tight")
     return buffer.getvalue()

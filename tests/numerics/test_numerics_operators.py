@@ -397,7 +397,7 @@ def test_graphs_transpose_convolutions_as_files_do(kernel, stride):
     np.testing.assert_array_equal(result, numerics.run(file, data, precision="32.32")["y"])
 
 
-@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="half a billion products take hours")
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="half a billion products take Python hours")
 def test_an_autoencoder_of_the_zoo_runs():
     (result,) = numerics.run("cookienetae", np.ones((1, 1, 128, 128))).values()
     assert result.shape == (1, 1, 128, 128)

@@ -175,7 +175,7 @@ def _array(size):
     return np.zeros(size)
 
 
-@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="numba refuses a kernel when it compiles it")
 def test_a_kernel_that_makes_arrays_is_refused():
     with pytest.raises(numba.core.errors.NumbaError, match="Only accept returning of array passed"):
         _array(3)

@@ -8,7 +8,7 @@ sums do.
 """
 
 from ipusim.compiler.emitter import OFFSET_BYTES, SPREAD, Placed, TensorLayout
-from ipusim.compiler.operators.alignment_loss_plan import (
+from ipusim.compiler.operators.plans.alignment_loss import (
     LOG_ADD_CYCLES,
     LOG_MULTIPLY_CYCLES,
     PARTIAL_BYTES,

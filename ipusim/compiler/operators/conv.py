@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout, narrow_bytes
-from ipusim.compiler.operators.planned import lower_planned, transpose_weights
+from ipusim.compiler.operators.products.supersteps import lower_planned, transpose_weights
 from ipusim.compiler.state import Lowering, LoweringState, lowers
 from ipusim.compiler.tiles import element_bytes
 from ipusim.workload.graph import Conv

@@ -9,7 +9,7 @@ as if one worker of each tile found it (``hottest`` 1).
 from dataclasses import replace
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
-from ipusim.compiler.operators.gather_plan import INDEX_BYTES, EmbeddingPlan, plan_embedding
+from ipusim.compiler.operators.plans.gather import INDEX_BYTES, EmbeddingPlan, plan_embedding
 from ipusim.compiler.reduction import gathered_stages
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import CODELET_VERSIONS, ceil_div, copy_cycles, element_bytes

@@ -6,7 +6,7 @@ from ipusim.compiler.convolution import planner
 from ipusim.compiler.convolution.joint import plan_layer
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout, narrow_bytes
-from ipusim.compiler.operators.planned import lower_planned, transpose_weights
+from ipusim.compiler.operators.products.supersteps import lower_planned, transpose_weights
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import element_bytes
 from ipusim.workload.graph import MatMul

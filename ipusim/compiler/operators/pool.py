@@ -7,7 +7,7 @@ runs where), at tags 1.0.136 ("2020-01") and sdk/poplar/2.4.0 ("2021-11").
 from math import gcd, prod
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.operators.pool_plan import PoolPass, plan_pool
+from ipusim.compiler.operators.plans.pool import PoolPass, plan_pool
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, rearranged_copy_cycles
 from ipusim.compiler.vertices.pool import pool_tile_cycles

@@ -8,7 +8,7 @@ import windows
 
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
-from ipusim.compiler.operators.planned_orders import _begins_outside
+from ipusim.compiler.operators.products.orders import _begins_outside
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.tiles import Runs, Tile, piece_copy_cycles, rearranged_copy_cycles
 from ipusim.compiler.vertices.elementwise import (

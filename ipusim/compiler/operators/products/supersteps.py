@@ -5,13 +5,13 @@ from math import gcd
 
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout
-from ipusim.compiler.operators.planned_orders import (
+from ipusim.compiler.operators.products.orders import (
     MOST_VIEWS,
     bring_into_order,
     summed_order,
     wanted_order,
 )
-from ipusim.compiler.operators.planned_result import emit_part, finish_result
+from ipusim.compiler.operators.products.result import emit_part, finish_result
 from ipusim.compiler.state import Lowering
 from ipusim.compiler.tiles import (
     ceil_div,
@@ -142,10 +142,9 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
             summed_order(m, chosen, data, is_input=True),
             summed_order(m, chosen, weights, is_input=False),
         ]
-        known = [order for order in orders if order]
-        if len(known) == len(orders):
+        if all(orders):
             with m.loop(chosen.cost.serial, tiles=m.tiles):
-                bring_into_order(m, known)
+                bring_into_order(m, orders)
             moved = 0
         else:
             # Elements move one by one; for convolutions this is what the planner reckons with.

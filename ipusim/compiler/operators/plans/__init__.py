@@ -1,0 +1,1 @@
+"""Operators that poplibs plans by itself, beside convolutions and products: how each is split."""
