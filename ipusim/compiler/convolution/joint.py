@@ -12,16 +12,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from ipusim.compiler.convolution import planner
-from ipusim.compiler.convolution.kernel import JOINT_SEARCH, NO_SPANS, kernel
+from ipusim.compiler.convolution.kernel import JOINT_SEARCH, kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import problems_of, transforms_of
-from ipusim.compiler.convolution.vertex_types import vertex_types
-from ipusim.compiler.vertices.conv import AMP, ERA_1_0
+from ipusim.compiler.convolution.vertex_types import candidates_of, vertex_types
+from ipusim.compiler.vertices.conv import ERA_1_0
 from ipusim.machine import Chip
 
 
@@ -67,56 +65,32 @@ def _joint(asked: ConvPass, chip: Chip, rules: PlannerRules, bound: int) -> Laye
     """Return the joint plans if one partition costs no more than `bound` cycles."""
     passes = layer_passes(asked)
     plain = [transforms_of(one, chip, rules)[0] for one in passes]
-    base = problems_of(plain)
-    base["joint"] = 1
-    base["copy_input"] = (0, 0, 1)
-    base["copy_output"] = 0
+    problems = problems_of(plain)
+    problems["joint"] = 1
+    problems["copy_input"] = (0, 0, 1)
+    problems["copy_output"] = 0
     # Neighbours receive the same inputs in the standard order of tiles only.
-    base["tiles_per_bus"][1:] = 1
+    problems["tiles_per_bus"][1:] = 1
     works = empty_works(3, rules.temporary_bytes(chip.bytes_per_tile))
     works["best_cycles"] = bound + 1
-    winner = None
-    (updates,) = vertex_types(plain[2:], passes[2], chip, rules)
-    (types,) = vertex_types(plain[:1], asked, chip, rules)
-    for at in range(len(types)):
-        vertices = _layer_vertices(types[at : at + 1], updates)
-        if vertices is None:
-            continue
-        problems = base.copy()
-        problems["field_grain"] = vertices["in_chans_per_group"][0]
-        if kernel(JOINT_SEARCH, problems, vertices, NO_SPANS, works):
-            winner = problems, vertices
-    if winner is None:
+    (forward,) = vertex_types(plain[:1], asked, chip, rules)
+    (update,) = vertex_types(plain[2:], passes[2], chip, rules)
+    vertices, candidates = candidates_of(problems, [forward, (), update])
+    if not kernel(JOINT_SEARCH, problems, vertices, candidates, works):
         return None
-    problems, vertices = winner
+    best = works["best_vertex"]
+    problems["field_grain"] = vertices["in_chans_per_group"][best[0]]
     works["best_cycles"] = works["best_cycles"][0] // 3
     works["evaluations"] = works["evaluations"][0]
     return LayerPlans(
         *(
             planner.executed_plan(
                 plain[at],
-                *(array[at : at + 1] for array in (problems, vertices, works)),
+                problems[at : at + 1],
+                vertices[best[at] : best[at] + 1],
+                works[at : at + 1],
                 joint=True,
             )
             for at in range(3)
         )
     )
-
-
-def _layer_vertices(vertex: np.ndarray, updates: np.ndarray) -> np.ndarray | None:
-    """Return the vertices of the three passes that go with a forward vertex, if there are any.
-
-    The forward grouping of inputs is that of the weight gradient's outputs, and the forward
-    grouping of outputs that of its inputs; of the types `updates` that have these groupings the
-    most promising is taken, which sums in half precision where nothing is reduced afterwards
-    (ConvModel.cpp, getFullyConnectedWuConvVertexType).
-    """
-    in_per, out_per = vertex["in_chans_per_group"], vertex["out_chans_per_group"]
-    if vertex["method"] != AMP or in_per % vertex["units"] != 0:
-        return None
-    fitting = updates[
-        (updates["method"] == AMP)
-        & (updates["in_chans_per_group"] == out_per)
-        & (updates["out_chans_per_group"] == in_per)
-    ]
-    return np.concatenate((vertex, vertex, fitting[:1])) if len(fitting) else None

@@ -7,19 +7,20 @@ three copies of `conv_cost`, and take that much longer to compile and to load.
 import numpy as np
 
 from ipusim.compiler.convolution.cost import conv_cost
-from ipusim.compiler.convolution.record import EVERY, ONE, UNBOUNDED
+from ipusim.compiler.convolution.record import CANDIDATE, EVERY, ONE, UNBOUNDED
 from ipusim.compiler.convolution.search import next_serial_split, next_split, search_vertex
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
+from ipusim.compiler.vertices.conv import AMP
 from ipusim.kernel_cache import njit
 
 SEARCH, JOINT_SEARCH, EXECUTE = range(3)
 
-NO_SPANS = np.zeros((0, 2), np.int64)
+NO_CANDIDATES = np.zeros(0, CANDIDATE)
 
 
 @njit(cache=True, nogil=True)
 def kernel(
-    task: int, problems: np.ndarray, vertices: np.ndarray, spans: np.ndarray, works: np.ndarray
+    task: int, problems: np.ndarray, vertices: np.ndarray, candidates: np.ndarray, works: np.ndarray
 ) -> bool:
     """Return whether a plan can be executed, or a joint one was found within the limit.
 
@@ -31,20 +32,51 @@ def kernel(
         fill_grains(problems[0], vertices[0], works[0])
         fill_copies(problems[0], vertices[0], works[0])
         return conv_cost(problems[0], vertices[0], works[0])
+    sort_candidates(problems, vertices, candidates)
     if task == JOINT_SEARCH:
-        return _joint_search(problems, vertices, works)
-    for one in range(len(works)):
-        _search(problems, vertices, spans, works[one])
+        return _joint_search(problems, vertices, candidates, works)
+    for work in works:
+        _search(problems, vertices, candidates, work)
     return True
 
 
+@njit(cache=True)
+def sort_candidates(problems: np.ndarray, vertices: np.ndarray, candidates: np.ndarray) -> None:
+    """Put the candidates of each problem in order, the most promising first.
+
+    Those with the highest padded peak rate, then with the least padding, then with the smallest
+    partials (poplibs ``lib/poplin/ConvVertexType.cpp``, sortConvVertexTypeCandidates).
+    """
+    for problem in problems:
+        in_chans, out_chans = problem.in_chans, problem.out_chans
+        for last in range(problem.begin, problem.end):
+            which, at = candidates[last].vertex, last
+            vertex = vertices[which]
+            in_per, out_per = vertex.in_chans_per_group, vertex.out_chans_per_group
+            padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
+            padding = (padded - in_chans * out_chans) / padded
+            rank = -vertex.peak_macs * (1 - padding), padding, vertex.partial_bytes
+            while at > problem.begin and rank < _rank(candidates[at - 1]):
+                candidates[at] = candidates[at - 1]
+                at -= 1
+            one = candidates[at]
+            one.vertex, (one.slowness, one.padding, one.partial_bytes) = which, rank
+
+
 @njit(cache=True, inline="always")
-def _search(problems: np.ndarray, vertices: np.ndarray, spans: np.ndarray, work: np.void) -> None:
+def _rank(one: np.void) -> tuple[float, float, int]:
+    return one.slowness, one.padding, one.partial_bytes
+
+
+@njit(cache=True, inline="always")
+def _search(
+    problems: np.ndarray, vertices: np.ndarray, candidates: np.ndarray, work: np.void
+) -> None:
     """Look at the problems of a work.
 
-    `spans` says where the vertices of each problem begin and end. Coarse rounds only find a cost to
-    beat before the exact search: without serial parts first, as these seldom pay unless the memory
-    bound asks for them, and then of all vertices, as few may fit.
+    Coarse rounds only find a cost to beat before the exact search: without serial parts first, as
+    these seldom pay unless the memory bound asks for them, and then of all vertices, as few may
+    fit.
     """
     for serial_splits in (False, True):
         for coarse in (True, False):
@@ -52,12 +84,11 @@ def _search(problems: np.ndarray, vertices: np.ndarray, spans: np.ndarray, work:
                 continue
             work.coarse = coarse
             for at in range(work.first_problem, work.last_problem + 1):
-                begin, end = spans[at]
-                if coarse and not serial_splits:
-                    end = begin + 1
-                for which in range(begin, end):
-                    work.problem, work.vertex = at, which
-                    search_vertex(problems[at], vertices[which], work, serial_splits)
+                problem = problems[at]
+                end = problem.begin + 1 if coarse and not serial_splits else problem.end
+                for which in range(problem.begin, end):
+                    work.problem, work.vertex = at, candidates[which].vertex
+                    search_vertex(problem, vertices[work.vertex], work, serial_splits)
 
 
 @njit(cache=True)
@@ -72,16 +103,46 @@ def fill_joint_splits(works: np.ndarray, serial: int, groups: int, depth: int, f
 
 
 @njit(cache=True, inline="always")
-def _joint_search(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> bool:
-    """Look at every partition for all three passes; keep the best, and return whether there is one.
+def _joint_search(
+    problems: np.ndarray, vertices: np.ndarray, candidates: np.ndarray, works: np.ndarray
+) -> bool:
+    """Look at all candidates for the three passes of a layer; return whether there is a plan.
 
     The records are one each for forward, data gradient and weight gradient; the first of `works`
     holds the limit and the best so far, and counts the evaluations.
+
+    The forward grouping of inputs is that of the weight gradient's outputs, and the forward
+    grouping of outputs that of its inputs; of its candidates that have these groupings the most
+    promising is taken, which sums in half precision where nothing is reduced afterwards
+    (ConvModel.cpp, getFullyConnectedWuConvVertexType).
     """
+    found = False
+    updates = candidates[problems[2].begin : problems[2].end]
+    for one in candidates[problems[0].begin : problems[0].end]:
+        forward = vertices[one.vertex]
+        in_per, out_per = forward.in_chans_per_group, forward.out_chans_per_group
+        if forward.method != AMP or in_per % forward.units != 0:
+            continue
+        for other in updates:
+            update = vertices[other.vertex]
+            groupings = update.in_chans_per_group, update.out_chans_per_group
+            if update.method == AMP and groupings == (out_per, in_per):
+                for at in range(3):
+                    problems[at].field_grain, works[at].vertex = in_per, one.vertex
+                works[2].vertex = other.vertex
+                found |= _joint_partitions(problems, vertices, works)
+                break
+    return found
+
+
+@njit(cache=True)
+def _joint_partitions(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> bool:
+    """Look at every partition for all three passes; keep the best, and return whether it is new."""
     for at in range(3):
-        if not fill_grains(problems[at], vertices[at], works[at]):
+        vertex = vertices[works[at].vertex]
+        if not fill_grains(problems[at], vertex, works[at]):
             return False
-        fill_copies(problems[at], vertices[at], works[at])
+        fill_copies(problems[at], vertex, works[at])
     found = False
     work, totals, tiles = works[0], works[0].totals, problems[0].tiles
     serial, grains = ONE, totals.out_grains
@@ -102,6 +163,7 @@ def _joint_search(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray)
                         found = True
                         for at in range(3):
                             works[at].best = works[at].split
+                            works[at].best_vertex = works[at].vertex
                     field = next_split(totals.last_grains, field, EVERY)
                 depth = next_split(totals.in_grains, depth, EVERY)
             groups = next_split(totals.group_grains, groups, EVERY)
@@ -114,7 +176,7 @@ def _joint_cost(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -
     """Cycles of the three passes and the most bytes of any; unbounded if none can be the best."""
     cycles = size = 0
     for at in range(3):
-        if not conv_cost(problems[at], vertices[at], works[at]):
+        if not conv_cost(problems[at], vertices[works[at].vertex], works[at]):
             return UNBOUNDED, size
         cycles += works[at].cost.total
         size = max(size, works[at].cost.temp_bytes)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipusim.compiler.convolution.kernel import EXECUTE, NO_SPANS, SEARCH, kernel
+from ipusim.compiler.convolution.kernel import EXECUTE, NO_CANDIDATES, SEARCH, kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works, joined
 from ipusim.compiler.convolution.rules import PlannerRules
@@ -28,7 +28,7 @@ from ipusim.compiler.convolution.transforms import (
     problems_of,
     transforms_of,
 )
-from ipusim.compiler.convolution.vertex_types import each_once, vertex_types
+from ipusim.compiler.convolution.vertex_types import candidates_of, vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
 from ipusim.compiler.tiles import Runs, ceil_div
 from ipusim.compiler.vertices import METHOD_NAMES
@@ -171,15 +171,12 @@ def forget_plans() -> None:
 
 
 class _Search(NamedTuple):
-    """Convolutions, a work each, with all transforms, their problems, and vertex types of these.
-
-    `spans` says where the vertex types of each problem begin and end.
-    """
+    """Convolutions, a work each, with all transforms, their problems, and vertex types of these."""
 
     transforms: list[Transform]
     problems: np.ndarray
     vertices: np.ndarray
-    spans: np.ndarray
+    candidates: np.ndarray
     works: np.ndarray
 
 
@@ -198,13 +195,14 @@ def _search_for(
     works = empty_works(len(asked), rules.temporary_bytes(chip.bytes_per_tile))
     works["pruned"] = pruned
     transforms: list[Transform] = []
-    types: list[np.ndarray] = []
+    types: list[tuple[np.ndarray, ...]] = []
     for one, work in zip(asked, works, strict=True):
         work["first_problem"] = len(transforms)
         transforms += transforms_of(one, chip, rules)
         work["last_problem"] = len(transforms) - 1
         types += vertex_types(transforms[len(types) :], one, chip, rules)
-    return _Search(transforms, problems_of(transforms), *each_once(types), works)
+    problems = problems_of(transforms)
+    return _Search(transforms, problems, *candidates_of(problems, types), works)
 
 
 def _searched(search: _Search) -> _Search:
@@ -223,7 +221,7 @@ def _planned(search: _Search, at: int, asked: ConvPass, chip: Chip, rules: Plann
     return executed_plan(
         search.transforms[problem],
         search.problems[problem : problem + 1],
-        joined([search.vertices[vertex : vertex + 1]], VERTEX),
+        search.vertices[vertex : vertex + 1],
         work,
         within_memory_bound=within,
         spreads_output=defers_dilation(asked),
@@ -239,14 +237,15 @@ def executed_plan(
 ) -> Plan:
     """Return the best partition of a search as a plan, with the costs of what runs.
 
-    What runs is written into `problem`, `vertex` and `work`; `known` are further fields of a plan.
+    What runs is written into `problem` and `work`; `known` are further fields of a plan.
     """
+    vertex = joined([vertex], VERTEX)
     problem["executing"] = 1
     if vertex["method"] == AMP:
         vertex["weight_load"] = executed_load(vertex["units"])
     work["split"] = work["best"]
     dims = transform.way.dims
-    kernel(EXECUTE, problem, vertex, NO_SPANS, work)
+    kernel(EXECUTE, problem, vertex, NO_CANDIDATES, work)
     window_cycles = windowed_cycles(vertex, work, dims)
     if window_cycles is not None:
         work["cost"]["calc"] = window_cycles

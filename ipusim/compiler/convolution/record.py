@@ -31,8 +31,14 @@ _GIVEN = integers(
     "fully_connected regroup_weights",
     "era tiles exchange_bytes tiles_per_bus memcpy_bytes single_input_bytes",
     "in_serial_allowed broadcast_allowed executing field_grain joint",
+    # Where its candidates are.
+    "begin end",
 )
 PROBLEM = np.dtype([*_TRANSFORMED.descr, *_GIVEN.descr])
+
+# A vertex type of a problem, and what its place depends on: minus its padded peak rate, padding.
+_PLACE = [("slowness", float), ("padding", float)]
+CANDIDATE = np.dtype([*integers("vertex partial_bytes").descr, *_PLACE])
 
 TOTALS = integers(
     # Groups of channels, padded to the vertex's, and grains of the innermost dimension.

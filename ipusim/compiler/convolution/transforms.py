@@ -229,7 +229,7 @@ def _given(asked: ConvPass, chip: Chip, rules: PlannerRules) -> list[int]:
         *(rules.era, chip.tiles, chip.exchange_bytes_per_cycle),
         *(chip.tiles_per_exchange_bus, chip.memcpy_bytes_per_cycle),
         *(_single_input_bytes(chip) if modern else -1, modern, rules.era >= ERA_2_4),
-        *(0, 0, 0),
+        *(0, 0, 0, 0, 0),
     ]
 
 

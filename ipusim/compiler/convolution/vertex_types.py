@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ipusim.compiler.convolution.params import ConvPass
-from ipusim.compiler.convolution.record import joined
+from ipusim.compiler.convolution.record import CANDIDATE, joined
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import Transform
 from ipusim.compiler.vertices.amp import amp_vertex
@@ -39,44 +39,38 @@ class _Wanted(NamedTuple):
     rules: PlannerRules
 
 
-def each_once(types: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Join the arrays of `vertex_types`, and say where each begins and ends; many are the same."""
-    distinct = {id(one): one for one in types}
-    ends = accumulate(map(len, distinct.values()), initial=0)
-    spans = dict(zip(distinct, pairwise(ends), strict=True))
-    return joined(distinct.values(), VERTEX), np.array([spans[id(one)] for one in types], np.int64)
-
-
 def vertex_types(
     transforms: Iterable[Transform], asked: ConvPass, chip: Chip, rules: PlannerRules
-) -> list[np.ndarray]:
-    """List the vertex types for each transform as an array of `VERTEX`, most promising first.
-
-    Order: padded peak rate, then padding, then partial size (sortConvVertexTypeCandidates).
-    """
+) -> list[tuple[np.ndarray, ...]]:
+    """List the vertex types for each transform: arrays of `VERTEX`, which others have too."""
     wanted = _Wanted(asked.in_bytes, asked.out_bytes, asked.kind, chip, rules)
-    return [
-        _sorted_types(wanted, one.channels, one.way.one_element, one.way.stride)
-        for one in transforms
-    ]
+    in_bytes, partials = asked.in_bytes, {1: 2, 4: 4}.get(asked.in_bytes, rules.partials_bytes)
+    types = []
+    for (in_chans, _), way in ((one.channels, one.way) for one in transforms):
+        few, stride = min(in_chans, _MOST_UNREDUCED + 1), min(way.stride, 2)
+        arrays = [_without_hmac(wanted, partials, few, way.one_element, stride)]
+        if in_bytes > 1:
+            arrays.append(_hmac_types(in_chans, in_bytes, partials, rules.era))
+        types.append(tuple(arrays))
+    return types
 
 
-@lru_cache(maxsize=512)
-def _sorted_types(
-    wanted: _Wanted, channels: tuple[int, int], one_element: bool, stride: int
-) -> np.ndarray:
-    """List and sort the vertex types of one size of channels; shared, so not to be written to."""
-    (in_chans, out_chans), in_bytes = channels, wanted.in_bytes
-    partials = {1: 2, 4: 4}.get(in_bytes, wanted.rules.partials_bytes)
-    few = min(in_chans, _MOST_UNREDUCED + 1)
-    every = _without_hmac(wanted, partials, few, one_element, min(stride, 2))
-    if in_bytes > 1:
-        every = joined((every, _hmac_types(in_chans, in_bytes, partials, wanted.rules.era)), VERTEX)
-    in_per, out_per = every["in_chans_per_group"], every["out_chans_per_group"]
-    padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
-    padding = (padded - in_chans * out_chans) / padded
-    promise = every["peak_macs"] * (1 - padding)
-    return every.take(np.lexsort((every["partial_bytes"], padding, -promise)))
+def candidates_of(
+    problems: np.ndarray, types: Sequence[tuple[np.ndarray, ...]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Join the vertex types of some problems, each array once, and list those of each problem.
+
+    Where they begin and end in the list, which is of `CANDIDATE`, is written into `problems`.
+    """
+    distinct = {id(one): one for arrays in types for one in arrays}
+    ends = accumulate(map(len, distinct.values()), initial=0)
+    places = {key: np.arange(*span) for key, span in zip(distinct, pairwise(ends), strict=True)}
+    vertices = np.concatenate([places[id(one)] for arrays in types for one in arrays])
+    candidates = np.zeros(len(vertices), CANDIDATE)
+    candidates["vertex"] = vertices
+    problems["end"] = np.cumsum([sum(map(len, arrays)) for arrays in types])
+    problems["begin"][1:] = problems["end"][:-1]
+    return joined(distinct.values(), VERTEX), candidates
 
 
 @lru_cache(maxsize=256)

@@ -54,6 +54,14 @@ def test_a_joint_plan_keeps_weights_in_place():
     assert len({getattr(plans, name).cost.tiles_used for name in PASSES}) == 1
 
 
+def test_groups_of_channels_are_exchanged_for_the_weight_gradient():
+    rules, few = replace(RULES, partials_bytes=2), replace(CHIP, tiles=24)
+    plans = plan_layer(layer(8, 64, 64), few, rules)
+    forward, update = plans.forward, plans.weight_gradient
+    assert (forward.in_chans_per_group, forward.out_chans_per_group) == (16, 8)
+    assert (update.in_chans_per_group, update.out_chans_per_group) == (8, 16)
+
+
 def test_splits_of_the_gradients():
     works = empty_works(3, 1)
     fill_joint_splits(works, 7, 2, 3, 5)

@@ -17,12 +17,13 @@ from ipusim import files, kernel_cache
 from ipusim.compiler.convolution import planner, search as cs
 from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, tile_cycles_floor
 from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
+from ipusim.compiler.convolution.kernel import sort_candidates
 from ipusim.compiler.convolution.params import ConvParams, ConvPass
 from ipusim.compiler.convolution.planner import PlannerRules, forget_plans, plan
-from ipusim.compiler.convolution.record import DIM_SPLIT, PROBLEM, empty_works
+from ipusim.compiler.convolution.record import DIM_SPLIT, PROBLEM, empty_works, joined
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.compiler.convolution.transforms import problems_of, transforms_of
-from ipusim.compiler.convolution.vertex_types import vertex_types
+from ipusim.compiler.convolution.vertex_types import candidates_of, vertex_types
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
@@ -315,7 +316,7 @@ def partitions(draw):
     transforms = transforms_of(shape, chip, rules)
     problems = problems_of(transforms)
     at = draw(st.integers(0, len(transforms) - 1))
-    vertices = vertex_types(transforms, shape, chip, rules)[at]
+    vertices = joined(vertex_types(transforms, shape, chip, rules)[at], VERTEX)
     which = draw(st.integers(0, len(vertices) - 1))
     one = problems[at : at + 1], vertices[which : which + 1], empty_works(1, 1)
     if not _totals(*one):
@@ -660,9 +661,33 @@ def test_describe_leaves_out_splits_of_one():
 
 
 def methods(shape, chip, rules):
-    target = CHIPS[chip]
-    rows = vertex_types(transforms_of(shape, target, rules), shape, target, rules)[0]
+    problems, vertices, candidates = sorted_candidates(shape, CHIPS[chip], rules)
+    rows = vertices[candidates["vertex"][: problems["end"][0]]]
     return rows, {METHOD_NAMES[method] for method in rows["method"]}
+
+
+def sorted_candidates(shape, chip, rules):
+    transforms = transforms_of(shape, chip, rules)
+    problems = problems_of(transforms)
+    listed = candidates_of(problems, vertex_types(transforms, shape, chip, rules))
+    sort_candidates(problems, *listed)
+    return problems, *listed
+
+
+@given(convolutions(channels=200), chips, all_rules)
+def test_candidates_are_sorted_by_rate_padding_and_partials(shape, chip, rules):
+    transforms = transforms_of(shape, chip, rules)
+    problems, vertices, candidates = sorted_candidates(shape, chip, rules)
+    types = vertex_types(transforms, shape, chip, rules)
+    for problem, arrays in zip(problems, types, strict=True):
+        every, wanted = joined(arrays, VERTEX), (problem["in_chans"], problem["out_chans"])
+        in_per, out_per = every["in_chans_per_group"], every["out_chans_per_group"]
+        padded = -(-wanted[0] // in_per) * in_per * (-(-wanted[1] // out_per) * out_per)
+        padding = (padded - math.prod(wanted)) / padded
+        rate = every["peak_macs"] * (1 - padding)
+        order = np.lexsort((every["partial_bytes"], padding, -rate))
+        found = candidates["vertex"][problem["begin"] : problem["end"]]
+        assert vertices[found].tobytes() == every[order].tobytes()
 
 
 def test_vertex_types_follow_the_stack():
