@@ -38,18 +38,18 @@ class TensorBuilder:
         """Return the name in the whole graph of what a block names: that of its weights, say."""
         return self._prefix + name
 
-    def add_tensor(self, tensor: Tensor) -> str:
-        """Add a tensor whose name must be new; return its name."""
-        name = self.full_name(tensor.name)
-        if name in self.tensors:
-            raise WorkloadError(f"Graph {self.name!r} already has a tensor {name!r}.")
-        self.tensors[name] = changed(tensor, name=name) if self._prefix else tensor
-        return name
+    def add_tensor(self, name: str, shape: tuple[int, ...], dtype: str, **more: str) -> str:
+        """Add a tensor, whose name must be new, as `Tensor` has it; return its name."""
+        whole = self.full_name(name)
+        if whole in self.tensors:
+            raise WorkloadError(f"Graph {self.name!r} already has a tensor {whole!r}.")
+        self.tensors[whole] = Tensor(name=whole, shape=shape, dtype=dtype, **more)
+        return whole
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
         """Add a tensor that the host sends."""
         self.inputs.append(self.full_name(name))
-        return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role="input"))
+        return self.add_tensor(name, shape, dtype, role="input")
 
     def parameter(
         self, name: str, shape: tuple[int, ...], role: str = "parameter", dtype: str = "float32"
@@ -67,7 +67,7 @@ class TensorBuilder:
                     return source + whole.removeprefix(prefix)
             if whole.startswith(tuple(self._frozen)):
                 role = "constant"
-        return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role=role))
+        return self.add_tensor(name, shape, dtype, role=role)
 
     def constant(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
         """Add statistics, fixed indices and the like, which are stored and nothing trains."""
@@ -111,7 +111,7 @@ class TensorBuilder:
         """
         if not dtype:
             dtype, fixed = self.tensors[inputs[0]].dtype, inputs[0] in self._fixed
-        output = self.add_tensor(Tensor(name=f"{name}.out", shape=shape, dtype=dtype))
+        output = self.add_tensor(f"{name}.out", shape, dtype)
         if fixed:
             self._fixed[output] = None
         self.add_op(name, params, inputs, output)
@@ -123,7 +123,7 @@ class TensorBuilder:
         """Add an operator and its outputs, ``<name>.out0`` and so on, of the first input's type."""
         dtype = self.tensors[inputs[0]].dtype
         outputs = tuple(
-            self.add_tensor(Tensor(name=f"{name}.out{place}", shape=shape, dtype=dtype))
+            self.add_tensor(f"{name}.out{place}", shape, dtype)
             for place, shape in enumerate(shapes)
         )
         if inputs[0] in self._fixed:

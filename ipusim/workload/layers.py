@@ -163,9 +163,7 @@ class GraphBuilder(TensorBuilder):
         stored = self.tensors[table]
         rows, count = stored.shape[axis], prod(self.shape(indices))
         width = prod(stored.shape) // rows
-        output = self.add_tensor(
-            graph.Tensor(name=f"{name}.out", shape=stored.shape, dtype=stored.dtype, alias_of=table)
-        )
+        output = self.add_tensor(f"{name}.out", stored.shape, stored.dtype, alias_of=table)
         params = graph.Gather(rows=rows, width=width, indices=count, function="write")
         self.add_op(name, params, (table, updates, indices), output)
         return output
@@ -246,10 +244,8 @@ class GraphBuilder(TensorBuilder):
             kind=kind, batch=batch, steps=steps, labels=length, classes=self.shape(x)[-1]
         )
         tensor = self.tensors[x]
-        loss = self.add_tensor(graph.Tensor(name=f"{name}.out", shape=(batch,), dtype=tensor.dtype))
-        gradient = self.add_tensor(
-            graph.Tensor(name=f"{name}.out_gradient", shape=tensor.shape, dtype=tensor.dtype)
-        )
+        loss = self.add_tensor(f"{name}.out", (batch,), tensor.dtype)
+        gradient = self.add_tensor(f"{name}.out_gradient", tensor.shape, tensor.dtype)
         self.add_op(name, params, (x, labels), loss, gradient)
         return loss
 

@@ -159,11 +159,12 @@ def _add_into(
     output: str,
     source: str,
     function: str = "scaled_add",
+    phase: str = "forward",
 ) -> Op:
     """Return the addition of a tensor to a stored one, in whose memory the sum stays."""
     tensors[output] = changed(tensors[name], name=output, role="activation", alias_of=name)
-    params = Elementwise.in_place(function)
-    return Op(name=output, params=params, inputs=(name, addend), outputs=(output,), source=source)
+    made = {"inputs": (name, addend), "outputs": (output,), "phase": phase, "source": source}
+    return Op(name=output, params=Elementwise.in_place(function), **made)
 
 
 def _with_loss(graph: Graph, loss: str) -> Graph:
@@ -381,6 +382,6 @@ def _accumulate(
                 name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
                 tensors[name] = changed(tensors[parameter], name=name, role="state", alias_of=None)
                 function = accumulate if tensors[name].dtype == "float16" else "scaled_add"
-                add = _add_into(tensors, name, gradient, output, op.source or op.name, function)
-                result.append(changed(add, phase="backward"))
+                where = op.source or op.name, function, "backward"
+                result.append(_add_into(tensors, name, gradient, output, *where))
     return result, tensors

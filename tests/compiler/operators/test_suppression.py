@@ -9,7 +9,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.errors import WorkloadError
 from ipusim.machine import load_chip
 from ipusim.workload.builder import TensorBuilder
-from ipusim.workload.graph import NonMaxSuppression, Tensor
+from ipusim.workload.graph import NonMaxSuppression
 
 CHIP = load_chip("GC200")
 
@@ -20,7 +20,7 @@ def detector(batch: int, boxes: int, detections: int, corners: int = 4):
     classes = g.input("classes", (batch, boxes))
     places = g.input("corners", (batch, boxes, corners))
     shapes = ((batch, detections, 4), (batch, detections), (batch, detections))
-    outputs = [g.add_tensor(Tensor(name=f"out{i}", shape=shape)) for i, shape in enumerate(shapes)]
+    outputs = [g.add_tensor(f"out{i}", shape, "float32") for i, shape in enumerate(shapes)]
     params = NonMaxSuppression(batch=batch, boxes=boxes, detections=detections)
     g.add_op("nms", params, (scores, classes, places), *outputs)
     return g.finish(*outputs).with_precision("16.16")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import prod
 
-from ipusim.workload.graph import Attributes, Layout, Tensor
+from ipusim.workload.graph import Attributes, Layout
 from ipusim.workload.onnx.shapes import Call, Shape
 
 
@@ -51,7 +51,7 @@ class Emission(Call):
         outputs = outputs or [next(filter(None, self.node.output))]
         graph = self.context.graph
         for name in outputs:
-            graph.add_tensor(Tensor(name=name, shape=self.shape(name), dtype=self.dtype(name)))
+            graph.add_tensor(name, self.shape(name), self.dtype(name))
         graph.add_op(self.label + suffix, params, inputs, *outputs)
         self.context.producers.update(dict.fromkeys(outputs, graph.ops[-1]))
 
@@ -71,10 +71,9 @@ class Emission(Call):
         """Add an operator whose result is like the node's first, but for shape or type given."""
         graph, output = self.context.graph, next(filter(None, self.node.output))
         shape = self.shape(output) if shape is None else shape
-        made = Tensor(name=output + suffix, shape=shape, dtype=dtype or self.dtype(output))
-        graph.add_tensor(made)
-        graph.add_op(self.label + suffix, params, inputs, made.name)
-        return made.name
+        made = graph.add_tensor(output + suffix, shape, dtype or self.dtype(output))
+        graph.add_op(self.label + suffix, params, inputs, made)
+        return made
 
 
 Handler = Callable[[Emission], None]

@@ -14,7 +14,6 @@ from ipusim.workload.graph import (
     NonMaxSuppression,
     Reduce,
     Sort,
-    Tensor,
 )
 from ipusim.workload.onnx.operators.elementwise import snake
 from ipusim.workload.onnx.operators.emission import Emission, Handler
@@ -118,8 +117,7 @@ def suppression(e: Emission) -> None:
     numbers = graph.parameter(f"{label}.classes", sizes, role="constant")
     shapes = {"boxes": (rows, kept, _CORNERS), "best": (rows, kept), "class": (rows, kept)}
     outputs = tuple(
-        graph.add_tensor(Tensor(name=f"{label}.{name}", shape=shape, dtype=dtype))
-        for name, shape in shapes.items()
+        graph.add_tensor(f"{label}.{name}", shape, dtype) for name, shape in shapes.items()
     )
     params = NonMaxSuppression(batch=rows, boxes=boxes, detections=kept)
     graph.add_op(label, params, (flat, numbers, wide), *outputs)
