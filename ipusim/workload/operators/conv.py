@@ -12,6 +12,7 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvUtil.cpp`` (getGradientParams) an
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Literal
 
@@ -102,6 +103,7 @@ class Conv(base.Attributes):
         )
 
 
+@lru_cache(maxsize=1024)
 def conv_data_gradient(conv: Conv) -> Conv:
     """Return the gradient of a convolution's input, of strided, grouped and transposed ones alike.
 
@@ -133,6 +135,7 @@ def conv_data_gradient(conv: Conv) -> Conv:
     )
 
 
+@lru_cache(maxsize=1024)
 def conv_weight_gradient(conv: Conv) -> Conv:
     """Return the gradient of a convolution's weights, of strided, grouped, transposed ones alike.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import repeat
 
 from ipusim.workload.operators.base import Attributes
@@ -107,6 +108,7 @@ class Elementwise(Attributes):
     in_place_ok: bool = False
 
     @classmethod
+    @lru_cache(maxsize=256)
     def in_place(cls, function: str, *, broadcast: bool = False) -> Elementwise:
         """Return a function whose result may take the memory of its first operand."""
         return cls(function=function, broadcast=broadcast, in_place_ok=True)
