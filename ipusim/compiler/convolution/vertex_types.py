@@ -7,6 +7,7 @@ Of float8 ("quarter") AMP alone is offered: its SLIC, for 8 channels, is left ou
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -174,7 +175,9 @@ def _hmac_types(in_chans: int, in_bytes: int, partials: int, era: int) -> np.nda
     """HMAC vertices: of the input groupings that give the same count of groups, the smallest."""
     grain = 2 if in_bytes == 2 else 1
     grains = -(-in_chans // grain)
-    counts = -(-grains // np.arange(1, grains + 1))
-    smallest = np.flatnonzero(np.diff(counts, prepend=0)) + 1
+    # All up to the root, and those that give the few counts above it.
+    small = np.arange(1, isqrt(grains) + 2)
+    counts = -(-grains // np.concatenate((small, -(-grains // small))))
+    smallest = np.unique(-(-grains // counts))
     out_per = 2 if (era != ERA_1_0 and partials == 2) else 1
     return hmac_vertices(smallest * grain, out_per, in_bytes, partials, era)
