@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ipusim.compiler.convolution import planner
-from ipusim.compiler.convolution.kernel import JOINT_SEARCH, kernel
+from ipusim.compiler.convolution.kernel import kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.rules import PlannerRules
@@ -76,10 +76,10 @@ def _joint(asked: ConvPass, chip: Chip, rules: PlannerRules, bound: int) -> Laye
     (forward,) = vertex_types(plain[:1], asked, chip, rules)
     (update,) = vertex_types(plain[2:], passes[2], chip, rules)
     vertices, candidates = candidates_of(problems, [forward, (), update])
-    if not kernel(JOINT_SEARCH, problems, vertices, candidates, works):
+    kernel(problems, vertices, candidates, works, True)
+    if works["best_cycles"][0] > bound:
         return None
     best = works["best_vertex"]
-    problems["field_grain"] = vertices["in_chans_per_group"][best[0]]
     works["best_cycles"] = works["best_cycles"][0] // 3
     works["evaluations"] = works["evaluations"][0]
     return LayerPlans(

@@ -1,43 +1,48 @@
-"""The one kernel of the planner that Python calls: a search, a joint search, or what a plan costs.
+"""The one kernel of the planner that Python calls: searches for plans, and what they cost.
 
-numba links into such a kernel all that it calls and optimises that anew: three of them would hold
-three copies of `conv_cost`, and take that much longer to compile and to load.
+numba links into such a kernel all that it calls and optimises that anew: two of them would hold two
+copies of `conv_cost`, and take that much longer to compile and to load.
 """
 
 import numpy as np
 
 from ipusim.compiler.convolution.cost import conv_cost
-from ipusim.compiler.convolution.record import CANDIDATE, EVERY, ONE, UNBOUNDED
+from ipusim.compiler.convolution.record import EVERY, ONE, UNBOUNDED
 from ipusim.compiler.convolution.search import next_serial_split, next_split, search_vertex
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
-from ipusim.compiler.vertices.conv import AMP
+from ipusim.compiler.vertices.amp import UNIT_LOAD_CYCLES
+from ipusim.compiler.vertices.conv import AMP, ERA_1_0
 from ipusim.kernel_cache import njit
-
-SEARCH, JOINT_SEARCH, EXECUTE = range(3)
-
-NO_CANDIDATES = np.zeros(0, CANDIDATE)
 
 
 @njit(cache=True, nogil=True)
 def kernel(
-    task: int, problems: np.ndarray, vertices: np.ndarray, candidates: np.ndarray, works: np.ndarray
-) -> bool:
-    """Return whether a plan can be executed, or a joint one was found within the limit.
+    problems: np.ndarray,
+    vertices: np.ndarray,
+    candidates: np.ndarray,
+    works: np.ndarray,
+    joint: bool,
+) -> None:
+    """Find a plan for each of `works`, whose best cycles say whether there is any.
 
-    To `EXECUTE` is to fill totals, part and cost of the partition at hand, of the first of each. A
-    `JOINT_SEARCH` finds one partition for the three passes of a layer; the first of `works` holds
-    it. A `SEARCH` finds one for each of `works`, whose best cycles say whether there is any.
+    A `joint` one is that of the three passes of a layer; the first of `works` holds it. Then fill
+    the totals, part and cost of each as it runs, and write that into `problems` and `vertices`.
     """
-    if task == EXECUTE:
-        fill_grains(problems[0], vertices[0], works[0])
-        fill_copies(problems[0], vertices[0], works[0])
-        return conv_cost(problems[0], vertices[0], works[0])
     sort_candidates(problems, vertices, candidates)
-    if task == JOINT_SEARCH:
-        return _joint_search(problems, vertices, candidates, works)
+    if joint:
+        _joint_search(problems, vertices, candidates, works)
+    else:
+        for work in works:
+            _search_within(problems, vertices, candidates, work)
     for work in works:
-        _search(problems, vertices, candidates, work)
-    return True
+        problem, vertex = problems[work.best_problem], vertices[work.best_vertex]
+        problem.executing = 1
+        if vertex.method == AMP:
+            vertex.weight_load = vertex.units * UNIT_LOAD_CYCLES
+        work.split = work.best
+        fill_grains(problem, vertex, work)
+        fill_copies(problem, vertex, work)
+        conv_cost(problem, vertex, work)
 
 
 @njit(cache=True)
@@ -66,6 +71,25 @@ def sort_candidates(problems: np.ndarray, vertices: np.ndarray, candidates: np.n
 @njit(cache=True, inline="always")
 def _rank(one: np.void) -> tuple[float, float, int]:
     return one.slowness, one.padding, one.partial_bytes
+
+
+@njit(cache=True, inline="always")
+def _search_within(
+    problems: np.ndarray, vertices: np.ndarray, candidates: np.ndarray, work: np.void
+) -> None:
+    """Search within the memory bound, and beyond it if nothing fits: HMAC can do it always.
+
+    Stacks from 2.0 on double the bound until a plan fits and at last drop it; 1.0.136 looks for the
+    plan with the least temporary memory (runPlanner).
+    """
+    early = problems[work.first_problem].era == ERA_1_0
+    while True:
+        _search(problems, vertices, candidates, work)
+        if work.best_cycles < UNBOUNDED or work.temp_limit == UNBOUNDED:
+            return
+        last = early or work.temp_limit >= 2 * work.tile_bytes
+        work.temp_limit = UNBOUNDED if last else 2 * work.temp_limit
+        work.minimise_memory, work.split = early, work.best
 
 
 @njit(cache=True, inline="always")
@@ -105,8 +129,8 @@ def fill_joint_splits(works: np.ndarray, serial: int, groups: int, depth: int, f
 @njit(cache=True, inline="always")
 def _joint_search(
     problems: np.ndarray, vertices: np.ndarray, candidates: np.ndarray, works: np.ndarray
-) -> bool:
-    """Look at all candidates for the three passes of a layer; return whether there is a plan.
+) -> None:
+    """Look at all candidates for the three passes of a layer.
 
     The records are one each for forward, data gradient and weight gradient; the first of `works`
     holds the limit and the best so far, and counts the evaluations.
@@ -116,7 +140,6 @@ def _joint_search(
     promising is taken, which sums in half precision where nothing is reduced afterwards
     (ConvModel.cpp, getFullyConnectedWuConvVertexType).
     """
-    found = False
     updates = candidates[problems[2].begin : problems[2].end]
     for one in candidates[problems[0].begin : problems[0].end]:
         forward = vertices[one.vertex]
@@ -130,20 +153,21 @@ def _joint_search(
                 for at in range(3):
                     problems[at].field_grain, works[at].vertex = in_per, one.vertex
                 works[2].vertex = other.vertex
-                found |= _joint_partitions(problems, vertices, works)
+                _joint_partitions(problems, vertices, works)
                 break
-    return found
+    for at in range(3):
+        problems[at].field_grain = vertices[works[0].best_vertex].in_chans_per_group
+        works[at].best_problem = at
 
 
 @njit(cache=True)
-def _joint_partitions(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> bool:
-    """Look at every partition for all three passes; keep the best, and return whether it is new."""
+def _joint_partitions(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> None:
+    """Look at every partition for all three passes, and keep the best."""
     for at in range(3):
         vertex = vertices[works[at].vertex]
         if not fill_grains(problems[at], vertex, works[at]):
-            return False
+            return
         fill_copies(problems[at], vertex, works[at])
-    found = False
     work, totals, tiles = works[0], works[0].totals, problems[0].tiles
     serial, grains = ONE, totals.out_grains
     while serial <= grains:
@@ -160,7 +184,6 @@ def _joint_partitions(problems: np.ndarray, vertices: np.ndarray, works: np.ndar
                         cycles == work.best_cycles and size < work.best_bytes
                     ):
                         work.best_cycles, work.best_bytes = cycles, size
-                        found = True
                         for at in range(3):
                             works[at].best = works[at].split
                             works[at].best_vertex = works[at].vertex
@@ -168,7 +191,6 @@ def _joint_partitions(problems: np.ndarray, vertices: np.ndarray, works: np.ndar
                 depth = next_split(totals.in_grains, depth, EVERY)
             groups = next_split(totals.group_grains, groups, EVERY)
         serial = next_serial_split(problems[0].view_out_chans, grains, serial, problems[0].era)
-    return found
 
 
 @njit(cache=True, inline="always")

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipusim.compiler.convolution.kernel import EXECUTE, NO_CANDIDATES, SEARCH, kernel
+from ipusim.compiler.convolution.kernel import kernel
 from ipusim.compiler.convolution.params import ConvPass
-from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works, joined
+from ipusim.compiler.convolution.record import Cost, Split, empty_works
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import (
     Transform,
@@ -32,8 +32,7 @@ from ipusim.compiler.convolution.vertex_types import candidates_of, vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
 from ipusim.compiler.tiles import Runs, ceil_div
 from ipusim.compiler.vertices import METHOD_NAMES
-from ipusim.compiler.vertices.amp import executed_load
-from ipusim.compiler.vertices.conv import AMP, ERA_1_0, ERA_3_3, VERTEX
+from ipusim.compiler.vertices.conv import ERA_3_3
 from ipusim.machine import Chip
 
 __all__ = ["ConvPass", "Plan", "PlannerRules", "forget_plans", "plan"]
@@ -193,7 +192,7 @@ def _search_for(
 ) -> _Search:
     """Return what is to be searched for the plans of some convolutions."""
     works = empty_works(len(asked), rules.temporary_bytes(chip.bytes_per_tile))
-    works["pruned"] = pruned
+    works["pruned"], works["tile_bytes"] = pruned, chip.bytes_per_tile
     transforms: list[Transform] = []
     types: list[tuple[np.ndarray, ...]] = []
     for one, work in zip(asked, works, strict=True):
@@ -207,45 +206,29 @@ def _search_for(
 
 def _searched(search: _Search) -> _Search:
     """Search, with one shared best cost for all transforms and vertex types of a convolution."""
-    kernel(SEARCH, *search[1:])
+    kernel(*search[1:], False)
     return search
 
 
 def _planned(search: _Search, at: int, asked: ConvPass, chip: Chip, rules: PlannerRules) -> Plan:
     """Return the plan that a search has found for a convolution, one of those it was made for."""
     work = search.works[at : at + 1]
-    within = _found(work)
-    if not within:
-        work = _fall_back(search, work, chip, rules)
     problem, vertex = int(work["best_problem"][0]), int(work["best_vertex"][0])
     return executed_plan(
         search.transforms[problem],
         search.problems[problem : problem + 1],
         search.vertices[vertex : vertex + 1],
         work,
-        within_memory_bound=within,
+        within_memory_bound=bool(work["temp_limit"] == rules.temporary_bytes(chip.bytes_per_tile)),
         spreads_output=defers_dilation(asked),
     )
-
-
-def _found(work: np.ndarray) -> bool:
-    return int(work["best_cycles"][0]) < UNBOUNDED
 
 
 def executed_plan(
     transform: Transform, problem: np.ndarray, vertex: np.ndarray, work: np.ndarray, **known: bool
 ) -> Plan:
-    """Return the best partition of a search as a plan, with the costs of what runs.
-
-    What runs is written into `problem` and `work`; `known` are further fields of a plan.
-    """
-    vertex = joined([vertex], VERTEX)
-    problem["executing"] = 1
-    if vertex["method"] == AMP:
-        vertex["weight_load"] = executed_load(vertex["units"])
-    work["split"] = work["best"]
+    """Return the best partition of a search as a plan; `known` are further fields of it."""
     dims = transform.way.dims
-    kernel(EXECUTE, problem, vertex, NO_CANDIDATES, work)
     window_cycles = windowed_cycles(vertex, work, dims)
     if window_cycles is not None:
         work["cost"]["calc"] = window_cycles
@@ -300,17 +283,3 @@ def partials_of(problem: np.ndarray, vertex: np.ndarray, work: np.ndarray) -> Ru
         if share < size:
             break
     return Runs(together * prod(shares), length)
-
-
-def _fall_back(search: _Search, failed: np.ndarray, chip: Chip, rules: PlannerRules) -> np.ndarray:
-    """Return the work of a plan where none is within the limit: HMAC can do it always."""
-    early, limit = rules.era == ERA_1_0, int(failed["temp_limit"][0])
-    work = failed
-    while not _found(work) and limit < UNBOUNDED:
-        limit = UNBOUNDED if early or limit >= 2 * chip.bytes_per_tile else 2 * limit
-        work = empty_works(1, limit)
-        for given in ("first_problem", "last_problem", "pruned"):
-            work[given] = failed[given]
-        work["minimise_memory"] = early
-        _searched(search._replace(works=work))
-    return work

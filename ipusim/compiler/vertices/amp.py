@@ -25,6 +25,9 @@ from ipusim.compiler.vertices.conv import (
 from ipusim.compiler.vertices.tables import numbers
 from ipusim.kernel_cache import njit
 
+UNIT_LOAD_CYCLES = 32 // 8
+"""Cycles in which a convolution unit loads its weights: so many bytes through the 64-bit path."""
+
 
 def amp_vertex(
     grouping: tuple[int, int], units: int, types: tuple[int, int], era: int, units_on_chip: int
@@ -35,7 +38,7 @@ def amp_vertex(
     unused, one pass covers several kernel rows.  Weights are loaded through the 64-bit path, 32
     bytes a unit; the planner of tag 1.0.136 halved the wrong operand and counted a quarter of it
     (ConvPlan.cpp, addPartialCalcCycleEstimate against poplinCycleEstimators.cpp), so what it
-    chooses by and what runs differ (`executed_load`).
+    chooses by and what runs differ (`UNIT_LOAD_CYCLES`).
     """
     in_per, out_per = grouping
     in_bytes, partial_bytes = types
@@ -54,7 +57,7 @@ def amp_vertex(
         *(1, in_per, out_per, units, partial_bytes),
         peak_macs=min(units_on_chip, out_per) * (8 // in_bytes),
         filter_height=height,
-        weight_load=units if era == ERA_1_0 else executed_load(units),
+        weight_load=units if era == ERA_1_0 else units * UNIT_LOAD_CYCLES,
         passes=passes,
         first=_run(first, lag=14),
         later=_run(later, lag=14),
@@ -67,11 +70,6 @@ def _run(cell: tuple[int, ...], *, lag: int) -> tuple[int, ...]:
     """Return the `RUN` of a worker."""
     one, two, three, core, prologue = cell
     return prologue, one, two, 0, 3, three - 3 * core, core, lag
-
-
-def executed_load(units: int) -> int:
-    """Return the cycles to load one set of AMP weights."""
-    return units * 32 // 8
 
 
 @njit(cache=True)

@@ -675,6 +675,12 @@ def sorted_candidates(shape, chip, rules):
 
 
 @given(convolutions(channels=200), chips, all_rules)
+# Where partials decide: an outer product in half against VMAC in float.
+@example(
+    small_conv(groups=9, in_channels=9, out_channels=36, kernel=(1, 1)),
+    CHIPS["GC2"],
+    replace(RULES["GC2"], era=1),
+)
 def test_candidates_are_sorted_by_rate_padding_and_partials(shape, chip, rules):
     transforms = transforms_of(shape, chip, rules)
     problems, vertices, candidates = sorted_candidates(shape, chip, rules)
