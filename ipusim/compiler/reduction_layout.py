@@ -62,17 +62,10 @@ def collapse(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[Level, ...]
     return tuple(reversed(levels))
 
 
-class _Alike(NamedTuple):
-    """Neighbouring outputs, `begin` to `end`, whose partials lie alike in a stretch of the input.
+_Alike = tuple[int, int, int, int, int]
+"""Neighbouring outputs, from one to before another, whose partials lie alike in some of the input.
 
-    Each has so many `partials`, in so many `runs` without a gap, the first of `first` partials.
-    """
-
-    begin: int
-    end: int
-    first: int
-    runs: int
-    partials: int
+Then the partials of each in its first run without a gap, how many runs it has, and partials."""
 
 
 def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) -> list[_Alike]:
@@ -80,10 +73,10 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
 
     Partials of one output follow one another in runs of `run`.
     """
-    (_, reduced, below, outputs), inner = levels[0], levels[1:]
+    (_, reduced, below, outputs), *inner = levels
     if not inner:
         count = end - begin
-        return [_Alike(0, 1, count, 1, count) if reduced else _Alike(begin, end, 1, 1, 1)]
+        return [(0, 1, count, 1, count) if reduced else (begin, end, 1, 1, 1)]
     first, last = begin // below, (end - 1) // below
     whole = last - first - 1
     # Along the outermost dimension: what is left of the first index, whole ones, part of the last.
@@ -92,14 +85,13 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
     if whole > 0:
         partials = below // outputs
         times, width = (whole, outputs) if reduced else (1, whole * outputs)
-        alike = _Alike(0, width, run, times * partials // run, times * partials)
-        stretches.append((first + 1, [alike]))
+        stretches.append((first + 1, [(0, width, run, times * partials // run, times * partials)]))
     if last > first:
         stretches.append((last, _alike_outputs(0, end - last * below, inner, run)))
     if reduced:
         return _together([one for _, found in stretches for one in found])
     return [
-        _Alike(begin + index * outputs, end + index * outputs, *rest)
+        (begin + index * outputs, end + index * outputs, *rest)
         for index, found in stretches
         for begin, end, *rest in found
     ]
@@ -108,11 +100,13 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
 def _together(parts: list[_Alike]) -> list[_Alike]:
     """Return outputs that occur several times, in the order of memory, each once."""
     found = []
-    for begin, end in pairwise(sorted({edge for one in parts for edge in one[:2]})):
-        same = [one for one in parts if one.begin <= begin < one.end]
-        if same:
-            runs, partials = sum(one.runs for one in same), sum(one.partials for one in same)
-            found.append(_Alike(begin, end, same[0].first, runs, partials))
+    for begin, end in pairwise(sorted({edge for low, high, *_ in parts for edge in (low, high)})):
+        length = runs = partials = 0
+        for low, high, first, times, count in parts:
+            if low <= begin < high:
+                length, runs, partials = length or first, runs + times, partials + count
+        if partials:
+            found.append((begin, end, length, runs, partials))
     return found
 
 
@@ -120,15 +114,14 @@ def _tile_pattern(begin: int, end: int, levels: tuple[Level, ...], run: int) -> 
     """Group the outputs of one tile by how their partials lie in memory."""
     regions: list[Region] = []
     reached = None
-    for one in _alike_outputs(begin, end, levels, run):
-        regular = one.partials == one.first * one.runs
-        shape = (one.first, one.runs) if regular else (one.partials, 1)
-        width = one.end - one.begin
+    for low, high, first, runs, partials in _alike_outputs(begin, end, levels, run):
+        shape = (first, runs) if partials == first * runs else (partials, 1)
+        width = high - low
         # Neighbouring outputs of the same shape form one region.
-        if one.begin == reached and shape == (regions[-1].inner, regions[-1].outer):
+        if low == reached and shape == regions[-1][1:]:
             width += regions.pop().columns
         regions.append(Region(width, *shape))
-        reached = one.end
+        reached = high
     return tuple(regions)
 
 
