@@ -6,7 +6,7 @@ Of float8 ("quarter") AMP alone is offered: its SLIC, for 8 channels, is left ou
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import isqrt
 from typing import NamedTuple
 
@@ -64,14 +64,15 @@ def candidates_of(
     Where they begin and end in the list, which is of `CANDIDATE`, is written into `problems`.
     """
     distinct = {id(one): one for arrays in types for one in arrays}
-    ends = accumulate(map(len, distinct.values()), initial=0)
-    places = {key: np.arange(*span) for key, span in zip(distinct, pairwise(ends), strict=True)}
+    every = joined(distinct.values(), VERTEX)
+    ends = [*accumulate(map(len, distinct.values()))]
+    places = dict(zip(distinct, np.split(np.arange(len(every)), ends[:-1]), strict=True))
     vertices = np.concatenate([places[id(one)] for arrays in types for one in arrays])
     candidates = np.zeros(len(vertices), CANDIDATE)
     candidates["vertex"] = vertices
     problems["end"] = np.cumsum([sum(map(len, arrays)) for arrays in types])
     problems["begin"][1:] = problems["end"][:-1]
-    return joined(distinct.values(), VERTEX), candidates
+    return every, candidates
 
 
 @lru_cache(maxsize=256)
