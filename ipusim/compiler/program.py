@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Superstep:
+class Superstep(NamedTuple):
     """One superstep as it runs: sync, exchange, compute; the slowest tile sets each phase.
 
     Cycles are those of one of the `repeats` (serial splits): sync and control code, exchange,
@@ -47,8 +47,7 @@ def exchanges(steps: Iterable[Superstep]) -> int:
     return sum(step.exchange_bytes > 0 for step in steps)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoweredOp:
+class LoweredOp(NamedTuple):
     """One operation of the graph and the supersteps that compute it; kind "input" is data arriving.
 
     `macs` are those that the graph asks for, `float_macs` of them in float32. `plan` is the

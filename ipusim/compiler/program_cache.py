@@ -8,12 +8,10 @@ machine and the operators. Code that is patched in memory is not seen: switch ke
 
 import json
 import zlib
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
-from functools import cache
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
@@ -117,41 +115,17 @@ def _read(path: Path) -> Program | None:
 # A kept program is JSON: its operations field by field, and so the supersteps of those that differ.
 # That is read several times as fast as object by object, and only ever as texts and numbers.
 
-
-@cache
-def _kept_fields(kind: type) -> tuple[str, ...]:
-    """Return the fields that are kept as they are."""
-    return tuple(one.name for one in fields(kind) if one.name != "steps")
-
-
-def _columns(kind: type, rows: Collection[Any]) -> list[list[Any]]:
-    """Return objects field by field."""
-    return [[*map(attrgetter(name), rows)] for name in _kept_fields(kind)]
-
-
-def _objects(kind: type, columns: list[list[Any]]) -> list[Any]:
-    """Return the objects again, their fields filled in without a call for each object."""
-    objects = [kind.__new__(kind) for _ in columns[0]]
-    for name, values in zip(_kept_fields(kind), columns, strict=True):
-        _fill(kind, name, objects, values)
-    return objects
-
-
-def _fill(kind: type, name: str, objects: list[Any], values: list[Any]) -> None:
-    """Set one field of frozen objects with slots."""
-    if len(values) != len(objects):
-        raise ValueError("not the fields of a program")
-    deque(map(getattr(kind, name).__set__, objects, values), maxlen=0)
+_STEPS = LoweredOp._fields.index("steps")
 
 
 def _to_bytes(program: Program) -> bytes:
     alike = {id(op.steps): op.steps for op in program.ops}
     places = {key: place for place, key in enumerate(alike)}
+    ops = [op._replace(steps=places[id(op.steps)]) for op in program.ops]
     about = {
-        "ops": _columns(LoweredOp, program.ops),
-        "chosen": [places[id(op.steps)] for op in program.ops],
+        "ops": [*zip(*ops, strict=True)],
         "counts": [*map(len, alike.values())],
-        "steps": _columns(Superstep, [*chain.from_iterable(alike.values())]),
+        "steps": [*zip(*chain.from_iterable(alike.values()), strict=True)],
     }
     # Some numbers are numpy's.
     return zlib.compress(json.dumps(about, default=int, separators=(",", ":")).encode(), 1)
@@ -159,7 +133,8 @@ def _to_bytes(program: Program) -> bytes:
 
 def _from_bytes(content: bytes) -> Program:
     about = json.loads(zlib.decompress(content))
-    ops, steps = _objects(LoweredOp, about["ops"]), iter(_objects(Superstep, about["steps"]))
+    steps = map(Superstep._make, zip(*about["steps"], strict=True))
     alike = [tuple(islice(steps, count)) for count in about["counts"]]
-    _fill(LoweredOp, "steps", ops, [alike[place] for place in about["chosen"]])
-    return Program(tuple(ops))
+    columns = about["ops"]
+    columns[_STEPS] = [alike[place] for place in columns[_STEPS]]
+    return Program(tuple(map(LoweredOp._make, zip(*columns, strict=True))))

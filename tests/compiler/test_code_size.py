@@ -1,7 +1,5 @@
 """Code of a program, counted by hand."""
 
-from dataclasses import replace
-
 import pytest
 
 from ipusim.compiler import code_size as sizes, memory
@@ -91,13 +89,13 @@ def test_a_convolution_has_larger_vertices_and_more_messages_than_a_product():
     per_kib = sizes.FIELD_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
     assert conv.exchange_code - dense.exchange_code == 4 * per_kib
     # Without a field, a convolution receives what a product does.
-    pointwise = replace(product, kind="conv")
+    pointwise = product._replace(kind="conv")
     code = code_size(EMPTY, Program((pointwise,)), TILES).fullest_tile
     assert code.exchange_code == dense.exchange_code
     assert conv.vertex_code == dense.vertex_code
     # Another grouping of channels is another vertex type, another split is not.
     for codelet, types in (("AMP nx1 1x8x16", 2), ("AMP nx1 1x16x16", 1)):
-        both = Program((one, replace(one, name="two", plan="/ b2", codelet=codelet)))
+        both = Program((one, one._replace(name="two", plan="/ b2", codelet=codelet)))
         code = code_size(EMPTY, both, TILES).fullest_tile.vertex_code
         assert code == sizes.CODE_BASE_BYTES + types * sizes.CONV_VERTEX_CODE_BYTES
 

@@ -67,7 +67,7 @@ def test_the_fullest_moment_counts_temporaries(fork, forked):
     """Two tensors live beside the sum, but the temporaries beside one of them are larger."""
     graph, program = fork
     assert forked.peak_op == "z"  # the first of the two moments with two tensors
-    changed = [replace(op, temp_bytes=1 << 16) if op.name == "y" else op for op in program.ops]
+    changed = [op._replace(temp_bytes=1 << 16) if op.name == "y" else op for op in program.ops]
     assert measure(graph, Program(tuple(changed)), CHIP).peak_op == "y"
 
 

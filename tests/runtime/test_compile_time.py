@@ -1,7 +1,6 @@
 """Compile time: what is distinct in a program, the calibrated cost, the first epoch."""
 
 import csv
-from dataclasses import replace
 
 import pytest
 
@@ -44,7 +43,7 @@ def test_repeats_of_a_loop_are_compiled_once():
 
 def test_plans_tell_operations_apart():
     first = operation("a", step())
-    other = replace(first, plan="q")
+    other = first._replace(plan="q")
     assert tile_steps(Program((first, other))) == 200
 
 

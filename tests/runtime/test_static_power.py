@@ -1,7 +1,5 @@
 """Power of waiting chips."""
 
-from dataclasses import replace
-
 import pytest
 
 import ipusim
@@ -37,7 +35,7 @@ def test_energy_is_that_of_operations_and_bytes():
     )
     assert run.energy.sram_j == pytest.approx(16 * busy * power.sram_pj_per_byte * 1e-12)
     thrice = [
-        replace(op, steps=tuple(replace(step, repeats=3) for step in op.steps))
+        op._replace(steps=tuple(step._replace(repeats=3) for step in op.steps))
         for op in run.program.ops
     ]
     config = make_config(system="C2", replicas=1)

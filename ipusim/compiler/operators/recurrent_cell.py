@@ -6,7 +6,7 @@ is one (batch, hidden) tensor, spread over tiles in grains of 16 hidden units of
 whole sequences lie on the same tiles, so a slice along time stays on its tile.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Self
 
@@ -85,7 +85,7 @@ class Cell:
         once = len(alone.steps)
         lowered = alone.finish(multiply(alone, chosen, a, b))
         m.steps += [
-            replace(step, repeats=step.repeats * (m.repeats if index >= once else 1), temp_bytes=0)
+            step._replace(repeats=step.repeats * (m.repeats if index >= once else 1), temp_bytes=0)
             for index, step in enumerate(lowered.steps)
         ]
         self.plans.append(lowered.plan)

@@ -22,7 +22,6 @@ from ipusim.study.cached import GRAPH_OPTIONS, PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.predict import Request, metric_of, request_for
 from ipusim.study.verdicts.compare import time_ratio
-from ipusim.workload.operators.base import changed
 
 FILE = "studies/fidelity.toml"
 _TIER = "specification"
@@ -41,13 +40,13 @@ class Off:
         phase = f"{self.what}_cycles"
         takes, free = attrgetter(phase), {phase: 0}
         made = {
-            key: tuple(changed(step, **free) if takes(step) else step for step in steps)
+            key: tuple(step._replace(**free) if takes(step) else step for step in steps)
             for key, steps in {id(op.steps): op.steps for op in program.ops}.items()
             if any(map(takes, steps))
         }
         return Program(
             tuple(
-                changed(op, steps=made[id(op.steps)]) if id(op.steps) in made else op
+                op._replace(steps=made[id(op.steps)]) if id(op.steps) in made else op
                 for op in program.ops
             )
         )
@@ -92,8 +91,8 @@ def _at_peak(op: LoweredOp, peak: float) -> LoweredOp:
         cycles = left if step.compute_cycles else 0
         left -= cycles
         shared = ceil_div(cycles, step.repeats)
-        steps.append(changed(step, compute_cycles=shared))
-    return changed(op, steps=tuple(steps))
+        steps.append(step._replace(compute_cycles=shared))
+    return op._replace(steps=tuple(steps))
 
 
 PROGRAM_OPTIONS = (*GRAPH_OPTIONS, "stack", "partials")
