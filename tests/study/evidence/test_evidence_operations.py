@@ -69,13 +69,14 @@ def test_pools_in_groups_of_channels_are_close(rows):
     ("operation", "chip", "most"),
     [
         # 6, and 3 of a GRU on GC2, before partials were dealt out in groups of channels, of which
-        # a step's few sums have less than one for each tile.
-        ("lstm, forward", "GC200", 6.4),
+        # a step's few sums have less than one for each tile; 6.4, 5.0 of three passes, 3.0 and 3.3
+        # before operands that are rearranged lay in whole blocks, of which a step's are few.
+        ("lstm, forward", "GC200", 7.1),
         ("lstm, forward", "GC2", 7.0),
         ("lstm, three passes", "GC200", 8.0),
-        ("lstm, three passes", "GC2", 5.0),
-        ("gru, forward", "GC200", 3.0),
-        ("gru, forward", "GC2", 3.3),
+        ("lstm, three passes", "GC2", 6.1),
+        ("gru, forward", "GC200", 3.2),
+        ("gru, forward", "GC2", 4.1),
         # 3 before products brought their operands into order, which IPUModel's weight gradients
         # of a GRU seem not to do.
         ("gru, three passes", "GC200", 6.0),

@@ -24,7 +24,7 @@ from ipusim.compiler.vertices.elementwise import (
     regrouping,
     regroups,
 )
-from ipusim.workload.graph import Conv, MatMul
+from ipusim.workload.graph import Conv
 
 MOST_VIEWS = 7
 """Tiles up to which each tile that wants an operand puts it into order itself
@@ -48,7 +48,7 @@ class Order:
 
 
 def wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Order | None:
-    """Return how an operand that an operation made is brought into order; None if it stays.
+    """Return how an operand of a product is brought into order; None if it stays.
 
     It is rearranged where more than `MOST_VIEWS` tiles want the same part, where what is summed
     over does not sit together, or where the plan's transforms ask for it (poplibs
@@ -75,7 +75,7 @@ def wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Ord
     if not asked and users <= MOST_VIEWS and not turned and group > 1:
         return None
     elements = ceil_div(_padded(x.elements, op.k, wanted), parts)
-    name, tile_bytes = "B" if is_b else "A", ceil_div(elements, m.tiles) * size
+    name, tile_bytes = "B" if is_b else "A", laid_out_bytes(chosen, x.dtype, is_input=is_input)
     if turned and regroups(x.dtype, group, wanted):
         blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
         return _in_blocks(m, Order(name, tile_bytes), blocks, group * size)
@@ -103,6 +103,24 @@ def _in_blocks(m: Lowering, plain: Order, blocks: Regrouping, piece_bytes: int) 
     return replace(plain, copies=copies, turned=blocks, copies_to_turn=copies_to_turn)
 
 
+def laid_out_bytes(chosen: Plan, dtype: str, *, is_input: bool) -> int:
+    """Return the bytes on the fullest tile of an operand that a plan lays out.
+
+    Tiles that use the same part hold it in whole blocks, of channels of the input, of channels of
+    both sides of the weights, and at least so many bytes each (poplibs lib/poplin/Convolution.cpp,
+    mapActivationsOrWeights, lib/poputil/TensorUseTracker.cpp, resolve).
+    """
+    split, cost, size = chosen.split, chosen.cost, element_bytes(dtype)
+    block, least = chosen.in_chans_per_group * chosen.conv_groups_per_group * size, 128
+    used, users = cost.input_bytes, split.input_users
+    if not is_input:
+        block, least = block * chosen.out_chans_per_group, 256
+        used, users = cost.weight_bytes, split.weight_users
+    blocks = ceil_div(used, block)
+    holders = min(users, ceil_div(blocks, ceil_div(least, block)))
+    return ceil_div(blocks, holders) * block
+
+
 def bring_into_order(m: Lowering, orders: list[Order]) -> None:
     """Rearrange operands once for all tiles: both are sent, both transposed, both take place.
 
@@ -128,10 +146,10 @@ def bring_into_order(m: Lowering, orders: list[Order]) -> None:
 
 
 def summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Order | None:
-    """Return how one operand of a weight gradient is brought into order: its rows innermost.
+    """Return how one operand of a convolution's weight gradient is brought into order.
 
-    Rows of a product, batch and field of a convolution are summed over. Blocks are transposed with
-    the padding of the batch, but before windows are copied, unless they are a view only (poplibs
+    Batch and field are summed over, and become innermost. Blocks are transposed with the padding of
+    the batch, but before windows are copied, unless they are a view only (poplibs
     lib/poplin/ConvTransforms.cpp, getExpandDimsPlan and expandDimTransformIsViewOnly, and
     Convolution.cpp, convolutionPreprocess, tag sdk/poplar/2.0.0). What takes its place in the end,
     padding and windows included, is what the planner has: early ones count both operands as one.
@@ -145,21 +163,18 @@ def summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Ord
     plain = Order(name, moved * m.chip.exchange_bytes_per_cycle)
     grain = REGROUP_GRAIN_BYTES // size
     wanted, elements = chosen.in_chans_per_group, x.elements
-    if isinstance(op, MatMul):
-        columns, elements = x.shape[-1], _padded(elements, op.k, wanted)
-    else:
-        columns, batch = x.shape[1] // op.groups, op.in_channels // op.groups
-        if m.stack.copies_windows and way.flatten and not way.expand:
-            return _flattened_order(m, chosen, x, plain, parts, is_input=is_input)
-        if not way.expand:
-            elements = _padded(elements, batch, wanted)
-        elif max(*op.out_field, *op.dilation) > 1:
-            wanted = gcd(wanted, lcm(batch, grain))
+    columns, batch = x.shape[1] // op.groups, op.in_channels // op.groups
+    if m.stack.copies_windows and way.flatten and not way.expand:
+        return _flattened_order(m, chosen, x, plain, parts, is_input=is_input)
+    if not way.expand:
+        elements = _padded(elements, batch, wanted)
+    elif max(*op.out_field, *op.dilation) > 1:
+        wanted = gcd(wanted, lcm(batch, grain))
     group = found_group(x.layout.grouping, columns)
     if not regroups(x.dtype, group, wanted):
         return None
     blocks = regrouping(ceil_div(elements, parts), group, wanted, x.dtype, m.chip)
-    if isinstance(op, MatMul) or not m.stack.copies_windows:
+    if not m.stack.copies_windows:
         return _in_blocks(m, plain, blocks, group * size)
     in_windows = _in_windows(op, chosen, x, is_input=is_input)
     pieces = ceil_div(ceil_div(in_windows, parts * chosen.cost.tiles_used), wanted)

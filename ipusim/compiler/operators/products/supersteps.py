@@ -120,14 +120,16 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
         # They are the input here.
         moved, copied, arranged = cost.move_weights, cost.copy_weights, True
     if not is_conv:
-        # Operands that were made for this plan are charged what the planner reckons with.
+        # Operands that were made for this plan are charged what the planner reckons with; those of
+        # a forward product lie otherwise than its weight gradient wants them.
         needed = []
-        if not arranged:
+        turns = op.pass_kind == "weight_gradient" and not chosen.joint and m.stack.operands_in_order
+        if not arranged or turns:
             moved, copied = moved - cost.move_in, copied - cost.copy_in
             if order := wanted_order(m, chosen, data, is_input=True):
                 arranged = True
                 needed.append(order)
-        if not placed:
+        if not placed or turns:
             moved, copied = moved - cost.move_weights, copied - cost.copy_weights
             if order := wanted_order(m, chosen, weights, is_input=False):
                 placed = True
@@ -138,11 +140,9 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
     if moved > 0 and op.pass_kind == "weight_gradient":
         # What is summed over must become innermost.
         arranged = True
-        orders = [
-            summed_order(m, chosen, data, is_input=True),
-            summed_order(m, chosen, weights, is_input=False),
-        ]
-        if all(orders):
+        operands = ((data, True), (weights, False)) if is_conv else ()
+        orders = [summed_order(m, chosen, x, is_input=is_input) for x, is_input in operands]
+        if orders and all(orders):
             with m.loop(chosen.cost.serial, tiles=m.tiles):
                 bring_into_order(m, orders)
             moved = 0
