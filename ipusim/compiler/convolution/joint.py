@@ -18,7 +18,7 @@ from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import problems_of, transforms_of
-from ipusim.compiler.convolution.vertex_types import candidates_of, vertex_types
+from ipusim.compiler.convolution.vertex_types import candidates_of, joint_types
 from ipusim.compiler.vertices.conv import ERA_1_0
 from ipusim.machine import Chip
 
@@ -73,8 +73,7 @@ def _joint(asked: ConvPass, chip: Chip, rules: PlannerRules, bound: int) -> Laye
     problems["tiles_per_bus"][1:] = 1
     works = empty_works(3, rules.temporary_bytes(chip.bytes_per_tile))
     works["best_cycles"] = bound + 1
-    (forward,) = vertex_types(plain[:1], asked, chip, rules)
-    (update,) = vertex_types(plain[2:], passes[2], chip, rules)
+    forward, update = joint_types(plain, passes, chip, rules)
     vertices, candidates = candidates_of(problems, [forward, (), update])
     kernel(problems, vertices, candidates, works, True)
     if works["best_cycles"][0] > bound:

@@ -11,7 +11,7 @@ from ipusim.compiler.convolution.record import EVERY, ONE, UNBOUNDED
 from ipusim.compiler.convolution.search import next_serial_split, next_split, search_vertex
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.compiler.vertices.amp import UNIT_LOAD_CYCLES
-from ipusim.compiler.vertices.conv import AMP, ERA_1_0
+from ipusim.compiler.vertices.conv import AMP, ERA_1_0, HMAC, OUTER_PRODUCT
 from ipusim.kernel_cache import njit
 
 
@@ -138,18 +138,22 @@ def _joint_search(
     The forward grouping of inputs is that of the weight gradient's outputs, and the forward
     grouping of outputs that of its inputs; of its candidates that have these groupings the most
     promising is taken, which sums in half precision where nothing is reduced afterwards
-    (ConvModel.cpp, getFullyConnectedWuConvVertexType).
+    (ConvModel.cpp, getFullyConnectedWuConvVertexType). Of dot products it is an outer product.
     """
     updates = candidates[problems[2].begin : problems[2].end]
     for one in candidates[problems[0].begin : problems[0].end]:
         forward = vertices[one.vertex]
         in_per, out_per = forward.in_chans_per_group, forward.out_chans_per_group
-        if forward.method != AMP or in_per % forward.units != 0:
+        if forward.method == AMP and in_per % forward.units == 0:
+            method = AMP
+        elif forward.method == HMAC:
+            method = OUTER_PRODUCT
+        else:
             continue
         for other in updates:
             update = vertices[other.vertex]
             groupings = update.in_chans_per_group, update.out_chans_per_group
-            if update.method == AMP and groupings == (out_per, in_per):
+            if update.method == method and groupings == (out_per, in_per):
                 for at in range(3):
                     problems[at].field_grain, works[at].vertex = in_per, one.vertex
                 works[2].vertex = other.vertex

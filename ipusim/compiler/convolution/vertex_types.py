@@ -45,7 +45,7 @@ def vertex_types(
 ) -> list[tuple[np.ndarray, ...]]:
     """List the vertex types for each transform: arrays of `VERTEX`, which others have too."""
     wanted = _Wanted(asked.in_bytes, asked.out_bytes, asked.kind, chip, rules)
-    in_bytes, partials = asked.in_bytes, {1: 2, 4: 4}.get(asked.in_bytes, rules.partials_bytes)
+    in_bytes, partials = asked.in_bytes, _partial_bytes(asked, rules)
     types = []
     for (in_chans, _), way in ((one.channels, one.way) for one in transforms):
         few, stride = min(in_chans, _MOST_UNREDUCED + 1), min(way.stride, 2)
@@ -54,6 +54,34 @@ def vertex_types(
             arrays.append(_hmac_types(in_chans, in_bytes, partials, rules.era))
         types.append(tuple(arrays))
     return types
+
+
+def joint_types(
+    plain: Sequence[Transform], passes: Sequence[ConvPass], chip: Chip, rules: PlannerRules
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """List the vertex types for a joint plan: of the forward pass, and of the weight gradient.
+
+    With one item to sum over, the weight gradient may be an outer product, and the other passes dot
+    products, whose groups go with the conv units (ConvVertexType.cpp, getConvVertexHMACCandidates;
+    ConvModel.cpp, getFullyConnectedWUMethod). Layers of several items, whose dot products go with
+    AMP, are not modelled.
+    """
+    asked, partials = passes[0], _partial_bytes(passes[0], rules)
+    forward, update = (
+        vertex_types(plain[at : at + 1], passes[at], chip, rules)[0][:1] for at in (0, 2)
+    )
+    if asked.params.out_channels == 1 and partials == 4:
+        size, units = asked.in_bytes, _units(chip, asked.in_bytes, partials)
+        dots = _hmac_types(asked.params.in_channels, size, partials, rules.era, units)
+        groups = dots["in_chans_per_group"]
+        outer = [outer_product_vertex(int(one), size, size == 4) for one in groups]
+        forward, update = (*forward, dots), (*update, *outer)
+    return forward, update
+
+
+def _partial_bytes(asked: ConvPass, rules: PlannerRules) -> int:
+    """Return the bytes of a partial: of half inputs those that were asked for."""
+    return {1: 2, 4: 4}.get(asked.in_bytes, rules.partials_bytes)
 
 
 def candidates_of(
@@ -172,13 +200,22 @@ def _grouped_types(wanted: _Wanted, partials: int, stride: int) -> tuple[np.ndar
 
 
 @lru_cache(maxsize=1024)
-def _hmac_types(in_chans: int, in_bytes: int, partials: int, era: int) -> np.ndarray:
-    """HMAC vertices: of the input groupings that give the same count of groups, the smallest."""
+def _hmac_types(
+    in_chans: int, in_bytes: int, partials: int, era: int, units: int = 1
+) -> np.ndarray:
+    """HMAC vertices: of the input groupings that give the same count of groups, the smallest.
+
+    Groups of several channels are multiples of `units`.
+    """
     grain = 2 if in_bytes == 2 else 1
-    grains = -(-in_chans // grain)
+    step = max(grain, units)
+    steps = -(-in_chans // step)
     # All up to the root, and those that give the few counts above it.
-    small = np.arange(1, isqrt(grains) + 2)
-    counts = -(-grains // np.concatenate((small, -(-grains // small))))
-    smallest = np.unique(-(-grains // counts))
+    small = np.arange(1, isqrt(steps) + 2)
+    counts = -(-steps // np.concatenate((small, -(-steps // small))))
+    sizes = np.unique(-(-steps // counts)) * step
+    sizes = sizes[sizes < in_chans + grain]
+    if grain < step and grain == 1:
+        sizes = np.concatenate(([1], sizes))
     out_per = 2 if (era != ERA_1_0 and partials == 2) else 1
-    return hmac_vertices(smallest * grain, out_per, in_bytes, partials, era)
+    return hmac_vertices(sizes, out_per, in_bytes, partials, era)

@@ -62,6 +62,30 @@ def test_groups_of_channels_are_exchanged_for_the_weight_gradient():
     assert (update.in_chans_per_group, update.out_chans_per_group) == (8, 16)
 
 
+@pytest.mark.parametrize(
+    ("chip", "dtype_bytes", "vertices"),
+    [
+        # So IPUModel's worst tiles say: without AMP nothing lies in interleaved memory.
+        ("GC200", 2, ["HMAC 1x40x1", "HMAC 1x40x1", "OUTER_PRODUCT 1x1x40"]),
+        ("GC2", 2, ["HMAC 1x40x1", "HMAC 1x40x1", "OUTER_PRODUCT 1x1x40"]),
+        ("GC2", 4, ["HMAC 1x40x1", "HMAC 1x40x1", "OUTER_PRODUCT 1x1x40"]),
+        # Groups are multiples of the 16 conv units for float32 there, and so cost too much.
+        ("GC200", 4, ["AMP 1x1 1x8x8"] * 3),
+    ],
+)
+def test_the_weight_gradient_of_one_item_is_an_outer_product(chip, dtype_bytes, vertices):
+    plans = plan_layer(layer(1, 1000, 1000, dtype_bytes), load_chip(chip), RULES)
+    assert [plan.joint for plan in plans] == [True] * 3
+    assert [plan.codelet for plan in plans] == vertices
+
+
+def test_half_partials_leave_no_outer_product():
+    # Their dot products make two outputs at a time.
+    plans = plan_layer(layer(1, 1000, 1000), load_chip("GC2"), replace(RULES, partials_bytes=2))
+    assert plans.forward.codelet == "HMAC 1x200x2"
+    assert not plans.forward.joint
+
+
 def test_splits_of_the_gradients():
     works = empty_works(3, 1)
     fill_joint_splits(works, 7, 2, 3, 5)

@@ -113,9 +113,8 @@ def test_amp_vertex_against_silicon():
         # 1.5 and 3.8 before weights took gradients that lie as their plan made them.
         (("convolution, three passes", "2021-03", "GC200"), 1.3, 3.8),
         (("convolution, three passes", "2021-03", "GC2"), 1.1, 3.2),
-        # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
-        (("fully connected, three passes", "2021-03", "GC200"), 1.9, 8.3),  # target 5 and 20
-        (("fully connected, three passes", "2021-03", "GC2"), 0.7, 10.8),
+        (("fully connected, three passes", "2021-03", "GC200"), 1.9, 4.7),  # target 5 and 20
+        (("fully connected, three passes", "2021-03", "GC2"), 0.7, 6.4),
         # The smallest of three, whose blocks fill a part of the tiles, is 6 and 9 % slow; 4.0, and
         # 2.5 and 8.0, before neighbours were sent what each lacks of the other's.
         # 4.4 and 6.0, 3.2 and 8.5, before casts of partials cost what their vertices do; 4.6 and
@@ -125,7 +124,7 @@ def test_amp_vertex_against_silicon():
         (("grouped fully connected, three passes", "2021-03", "GC200"), 0.9, 2.6),
         (("grouped fully connected, three passes", "2021-03", "GC2"), 2.7, 6.1),
         (("fully connected, float, three passes", "2021-03", "GC200"), 1.8, 3.6),
-        (("fully connected, float, three passes", "2021-03", "GC2"), 4.2, 36.0),
+        (("fully connected, float, three passes", "2021-03", "GC2"), 4.2, 28.0),
         # Rows that were kept back until the model was made: what it came to on first sight, but for
         # the two products of 20,000 columns, 15 and 23 % fast until cut serial parts were put
         # together, 4.5 and 3.8 until partials in two pieces took longer. Target 4.
