@@ -301,18 +301,23 @@ def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: Chip) -
     return Regrouping(received, transpose_cycles(rows, columns, each, dtype, chip))
 
 
+MOST_STRIDE = 512
+"""Words below which the stride of a load or store must stay."""
+
+
 def transpose_cycles(rows: int, columns: int, matrices: int, dtype: str, chip: Chip) -> int:
     """Return the cycles of transposing `matrices` matrices of ``rows x columns`` on a tile.
 
     Transpose1D (float16, multiples of 4) and Transpose2D of lib/popops/popopsCycleEstimators.cpp
-    (tag 2.4.0); in 2020-01 the same vertices live in poplin.
+    (tag 2.4.0); in 2020-01 the same vertices live in poplin. Pairs of float32 are moved together as
+    long as an instruction's stride reaches from one to the next.
     """
     per_worker = ceil_div(matrices, chip.workers)
     if element_bytes(dtype) == 2 and rows % 4 == 0 and columns % 4 == 0:
         return 7 + chip.workers * (_half_transpose_worker(rows // 4, columns // 4, per_worker) - 7)
     if element_bytes(dtype) == 2:
         worker = 15 + per_worker * (8 + columns * (5 + rows * 5 // 2))
-    elif rows % 2 == 0 and columns % 2 == 0:
+    elif rows % 2 == columns % 2 == 0 and max(rows, rows * (columns - 2) // 2) < MOST_STRIDE:
         worker = 27 + per_worker * (11 + rows // 2 * (6 + 3 * (columns // 2 - 1)))
     else:
         worker = 13 + per_worker * (8 + columns * (5 + rows * 2))

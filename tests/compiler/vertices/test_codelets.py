@@ -229,6 +229,9 @@ def test_transposes_by_hand():
     )
     assert codelets.transpose_cycles(2, 2, 6, "float32", MK2) == 6 * (27 + 11 + 6)
     # No whole pairs of floats: element by element.
+    # From 34 columns of 32 rows on, pairs of float32 lie too far apart for a stride.
+    assert codelets.transpose_cycles(32, 32, 6, "float32", MK2) == 6 * (27 + 11 + 16 * (6 + 3 * 15))
+    assert codelets.transpose_cycles(32, 34, 6, "float32", MK2) == 6 * (13 + 8 + 34 * (5 + 64))
     assert codelets.transpose_cycles(3, 2, 12, "float32", MK2) == 6 * (13 + 2 * (8 + 2 * (5 + 6)))
 
 

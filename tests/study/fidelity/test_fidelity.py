@@ -124,7 +124,7 @@ def test_amp_vertex_against_silicon():
         (("grouped fully connected, three passes", "2021-03", "GC200"), 0.9, 2.6),
         (("grouped fully connected, three passes", "2021-03", "GC2"), 2.7, 6.1),
         (("fully connected, float, three passes", "2021-03", "GC200"), 1.8, 3.6),
-        (("fully connected, float, three passes", "2021-03", "GC2"), 4.2, 28.0),
+        (("fully connected, float, three passes", "2021-03", "GC2"), 2.7, 4.4),
         # Rows that were kept back until the model was made: what it came to on first sight, but for
         # the two products of 20,000 columns, 15 and 23 % fast until cut serial parts were put
         # together, 4.5 and 3.8 until partials in two pieces took longer. Target 4.
