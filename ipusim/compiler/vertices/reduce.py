@@ -7,7 +7,7 @@ lib/popops/reduction/ReductionConnection.cpp (choice of vertex, sharing among wo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import gcd
 from typing import NamedTuple, Self
 
@@ -236,25 +236,26 @@ def _row_splits(regions: Sequence[Region], width: int, workers: int) -> list[int
 
     An operation stores `width` elements.
     """
-
-    def loop_cycles(region: Region) -> int:
-        per_cycle = width
-        while region.columns % per_cycle and region.columns not in (width, width // 2, width // 4):
-            per_cycle //= 2
-        return ceil_div(region.elements, per_cycle)
-
     splits = [1] * len(regions)
-    loops = [loop_cycles(r) for r in regions]
+    loops = [ceil_div(one.elements, _per_cycle(one.columns, width)) for one in regions]
     costs = [30 + loop for loop in loops]
     unsplit = max(costs)
-    limits = [min(r.rows // 2, cost // 4) for r, cost in zip(regions, costs, strict=True)]
     for _ in range(max(0, workers - len(regions))):
         slowest = costs.index(max(costs))
-        if splits[slowest] + 1 >= limits[slowest]:
-            break
-        after = 60 + loops[slowest] // (splits[slowest] + 1)
-        if after >= costs[slowest]:
+        parts = splits[slowest] + 1
+        after = 60 + loops[slowest] // parts
+        limit = min(regions[slowest].rows // 2, (30 + loops[slowest]) // 4)
+        if parts >= limit or after >= costs[slowest]:
             break
         costs[slowest] = after
-        splits[slowest] += 1
+        splits[slowest] = parts
     return splits if max(costs) < unsplit else [1] * len(regions)
+
+
+@cache
+def _per_cycle(columns: int, width: int) -> int:
+    """Return how many elements of rows of so many columns are reckoned to take one cycle."""
+    per_cycle = width
+    while columns % per_cycle and columns not in (width, width // 2, width // 4):
+        per_cycle //= 2
+    return per_cycle
