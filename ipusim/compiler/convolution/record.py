@@ -93,8 +93,8 @@ def empty_works(count: int, limit: int) -> np.ndarray:
 
 
 def joined(arrays: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """Join arrays of nested records: numpy joins their bytes a hundred times faster."""
-    return np.frombuffer(bytearray().join([one.tobytes() for one in arrays]), dtype)
+    """Join arrays of nested records: their memory is joined a hundred times faster by itself."""
+    return np.frombuffer(bytearray().join(arrays), dtype)
 
 
 class Split(NamedTuple):
