@@ -43,6 +43,7 @@ def kernel(
         fill_grains(problem, vertex, work)
         fill_copies(problem, vertex, work)
         conv_cost(problem, vertex, work)
+        fill_partials(problem, vertex, work)
 
 
 @njit(cache=True)
@@ -113,6 +114,30 @@ def _search(
                 for which in range(problem.begin, end):
                     work.problem, work.vertex = at, candidates[which].vertex
                     search_vertex(problem, vertices[work.vertex], work, serial_splits)
+
+
+@njit(cache=True)
+def fill_partials(problem: np.void, vertex: np.void, work: np.void) -> None:
+    """Fill how the partials of the fullest tile lie in their tensor, which all tiles share.
+
+    Channels that sit together are innermost, then field, batch, groups of channels, and groups
+    (poplibs lib/poplin/Convolution.cpp, getPartialOutputShape); a run ends with the innermost
+    dimension of which the tile has a part only.
+    """
+    totals, split = work.totals, work.split
+    outer, middle, inner = split.dims[0], split.dims[1], split.dims[2]
+    out_grains = -(-totals.out_grains // split.out_serial)
+    rows, planes = problem.dims[0].out, problem.dims[1].out
+    sizes = (totals.last_grains, planes, rows, problem.batch, out_grains, totals.group_grains)
+    parts = (inner.field, middle.field, outer.field, split.batch, split.out_chans, split.group)
+    work.partials = totals.field_grain * vertex.conv_groups_per_group * vertex.out_chans_per_group
+    work.run, whole = work.partials, True
+    for at in range(len(sizes)):
+        share = -(-sizes[at] // parts[at])
+        work.partials *= share
+        if whole:
+            work.run *= share
+        whole = whole and share == sizes[at]
 
 
 @njit(cache=True)

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -244,7 +244,7 @@ def executed_plan(
         split=Split.of(work["best"][0], len(dims)),
         planned_cycles=int(work["best_cycles"][0]),
         cost=Cost(*work["cost"][0].item()),
-        partials=partials_of(problem, vertex, work),
+        partials=Runs(int(work["partials"][0]), int(work["run"][0])),
         part_channels=part_channels_of(problem[0], vertex[0], work[0]),
         evaluations=int(work["evaluations"][0]),
         **known,
@@ -261,25 +261,3 @@ def part_channels_of(problem: np.void, vertex: np.void, work: np.void) -> int:
     if parts > 1 and problem["era"] >= ERA_3_3:
         return ceil_div(int(work["totals"]["out_grains"]), parts) * group
     return int(problem["out_chans"]) // parts
-
-
-def partials_of(problem: np.ndarray, vertex: np.ndarray, work: np.ndarray) -> Runs:
-    """Return how the partials of the fullest tile lie in their tensor, which all tiles share.
-
-    Channels that sit together are innermost, then field, batch, groups of channels, and groups
-    (poplibs lib/poplin/Convolution.cpp, getPartialOutputShape); a run ends with the innermost
-    dimension of which the tile has a part only.
-    """
-    whole, totals, split = problem[0], work[0]["totals"], work[0]["split"]
-    groups, out_grains = totals["group_grains"], ceil_div(totals["out_grains"], split["out_serial"])
-    sizes = [groups, out_grains, whole["batch"], *whole["dims"]["out"][:2], totals["last_grains"]]
-    parts = [split["group"], split["out_chans"], split["batch"], *split["dims"]["field"]]
-    shares = [int(ceil_div(size, part)) for size, part in zip(sizes, parts, strict=True)]
-    together = int(totals["field_grain"])
-    together *= int(vertex[0]["conv_groups_per_group"] * vertex[0]["out_chans_per_group"])
-    length = together
-    for size, share in zip(reversed(sizes), reversed(shares), strict=True):
-        length *= share
-        if share < size:
-            break
-    return Runs(together * prod(shares), length)

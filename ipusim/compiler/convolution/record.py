@@ -66,7 +66,7 @@ COST = integers(
 WORK = integers(
     # The problems that are its transforms; how it is searched; what is looked at; what was found.
     "first_problem last_problem temp_limit tile_bytes minimise_memory pruned coarse problem vertex",
-    "best_cycles best_bytes best_problem best_vertex evaluations",
+    "best_cycles best_bytes best_problem best_vertex evaluations partials run",
     ("best", SPLIT),
     ("split", SPLIT),
     ("part", PART),

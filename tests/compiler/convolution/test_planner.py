@@ -17,7 +17,7 @@ from ipusim import files, kernel_cache
 from ipusim.compiler.convolution import planner, search as cs
 from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, tile_cycles_floor
 from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
-from ipusim.compiler.convolution.kernel import sort_candidates
+from ipusim.compiler.convolution.kernel import fill_partials, sort_candidates
 from ipusim.compiler.convolution.params import ConvParams, ConvPass
 from ipusim.compiler.convolution.planner import PlannerRules, forget_plans, plan
 from ipusim.compiler.convolution.record import DIM_SPLIT, PROBLEM, empty_works, joined
@@ -290,6 +290,11 @@ def _cost(problems, vertices, works):
 @kernel_cache.njit(cache=True)
 def _part(problems, vertices, works):
     fill_part(problems[0], vertices[0], works[0])
+
+
+@kernel_cache.njit(cache=True)
+def _partials(problems, vertices, works):
+    fill_partials(problems[0], vertices[0], works[0])
 
 
 @kernel_cache.njit(cache=True)
@@ -635,7 +640,8 @@ def test_runs_end_with_the_first_dimension_that_is_split():
         totals["last_grains"], totals["field_grain"] = 5, 2
         for name, parts in splits.items():
             split[name] = parts
-        return planner.partials_of(problem, vertex, work)
+        _partials(problem, vertex, work)
+        return work["partials"][0], work["run"][0]
 
     whole = 8 * 10 * 6 * 2 * 5
     assert runs() == (whole, whole)
