@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import windows
 
+from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.operators.products.orders import _begins_outside
@@ -377,6 +378,21 @@ def test_activations_reach_a_weight_gradient_through_its_rearrangement():
     )
     later = replace(graph, tensors={**graph.tensors, "x2": doubled}, ops=(made, *ops))
     assert steps(later)["forward.weight_gradient"] == alone
+
+
+@pytest.mark.parametrize(("groups", "blocks"), [(1, 1), (64, 8)])
+def test_slic_holds_one_block_of_partials_more(groups, blocks):
+    op, few = conv(in_channels=4 * groups, out_channels=4 * groups, groups=groups), 8
+    chip, stack = replace(CHIP, tiles=few), load_stack("sdk-2.4")
+    chosen = plan(conv_pass(op, 2), chip, stack.planner_rules())
+    cost, users = chosen.cost, chosen.split.weight_users
+    assert (chosen.method, chosen.split.group * users) == ("SLIC", few)
+    graph = forward_graph(op, "float16").validate()
+    (found,) = (one for one in lower(graph, chip, stack, host_dtype=None).ops if one.plan)
+    # The result takes the room of the partials, and the input lies where it is used.
+    received = cost.weight_bytes - cost.weight_bytes // users
+    partials = cost.partial_bytes * (blocks + 1) // blocks + 200
+    assert found.temp_bytes == received + partials - cost.outputs * 2
 
 
 def test_inference_knows_no_gradient():

@@ -247,4 +247,9 @@ def _temp_bytes(m: Lowering, chosen: Plan, came: _Brought) -> int:
     received += came.bytes
     partials = cost.partial_bytes
     after = partials if cost.reduce else 0
+    if chosen.method == "SLIC":
+        # The vertex has a second buffer, for one block of groups (outFieldBuffer,
+        # poplibs lib/poplin/ConvVertices.cpp and ConvModel.cpp, addConvTempMemoryEstimate).
+        groups = ceil_div(m.task.params.groups, chosen.conv_groups_per_group * split.group)
+        partials += ceil_div(partials, groups) + 200
     return max(received + partials - output, after, 0)
