@@ -11,7 +11,7 @@ import numpy as np
 from onnx import helper
 
 from ipusim.workload.onnx.reader import is_kept
-from ipusim.workload.onnx.recipes import BATCH_FIRST, VENDOR, Parts, Recipe, by_domain
+from ipusim.workload.onnx.recipes import BATCH_FIRST, BOTH_WAYS, VENDOR, Parts, Recipe, by_domain
 from ipusim.workload.onnx.shapes import FLOAT, axis_of, dft_axis, frame_length, require
 
 NCHWC = "com.microsoft.nchwc"
@@ -471,44 +471,49 @@ def _rnn(p: Parts) -> None:
     """RNN: one product for all inputs, then a product, a sum and a function in each step."""
     x = p.input(0)
     steps, batch, features = p.shape(x)
-    directions, hidden, _ = p.shape(p.input(1))
-    if steps * directions > LARGEST_UNROLL:
+    hidden = p.shape(2)[2]
+    if steps > LARGEST_UNROLL:
         raise p.node.error(
             f"has {steps} steps, more than the {LARGEST_UNROLL} that are unrolled; use an LSTM or "
             "GRU, which run as loops"
         )
-    functions = [name.lower() for name in p.get("activations", ["Tanh"] * directions)]
-    if not _OF_STATES.keys() >= set(functions):
+    function, *_ = (name.lower() for name in p.get("activations", ["Tanh"]))
+    if function not in _OF_STATES:
         p.note("functions of an RNN with numbers of their own cost what a tanh does")
-    finals, sequences = [], []
+    w, r = (
+        p.transpose(p.reshape(p.input(i), hidden, width), 1, 0)
+        for i, width in ((1, features), (2, hidden))
+    )
+    ahead = p("MatMul", x, w)
+    if p.has(3):
+        ahead = p("Add", ahead, p.reshape(p.slice(p.input(3), 1, 0, hidden), hidden))
+    state = p.reshape(p.input(5), batch, hidden) if p.has(5) else ""
+    outputs, reverse = [], p.get("direction") == "reverse"
+    for step in reversed(range(steps)) if reverse else range(steps):
+        current = p.reshape(p.slice(ahead, 0, step, step + 1), batch, hidden)
+        if state:
+            current = p("Add", p("MatMul", state, r), current)
+        state = p(_OF_STATES.get(function, "Tanh"), current)
+        outputs.append(p.reshape(state, 1, 1, batch, hidden))
+    if p.out(0):
+        p("Concat", *(outputs[::-1] if reverse else outputs), axis=0, out=p.out(0))
+    if p.out(1):
+        p.reshape(state, 1, batch, hidden, out=p.out(1))
 
-    def one_of(x: str, place: int, *shape: int) -> str:
-        return p.reshape(p.slice(x, 0, place, place + 1), *shape)
 
-    for direction in range(directions):
-        w, r = (
-            p.transpose(one_of(p.input(i), direction, hidden, width), 1, 0)
-            for i, width in ((1, features), (2, hidden))
-        )
-        ahead = p("MatMul", x, w)
-        if p.has(3):
-            bias = p.slice(p.slice(p.input(3), 0, direction, direction + 1), 1, 0, hidden)
-            ahead = p("Add", ahead, p.reshape(bias, hidden))
-        state = one_of(p.input(5), direction, batch, hidden) if p.has(5) else ""
-        outputs = []
-        reverse = p.get("direction", "forward") == "reverse" or direction == 1
-        for step in reversed(range(steps)) if reverse else range(steps):
-            current = one_of(ahead, step, batch, hidden)
-            if state:
-                current = p("Add", p("MatMul", state, r), current)
-            state = p(_OF_STATES.get(functions[direction], "Tanh"), current)
-            outputs.append(p.reshape(state, 1, 1, batch, hidden))
-        finals.append(p.reshape(state, 1, batch, hidden))
-        sequences.append(p("Concat", *(outputs[::-1] if reverse else outputs), axis=0))
-    for place, axis, names in ((0, 1, sequences), (1, 0, finals)):
+def _both_ways(p: Parts) -> None:
+    """Recurrent layers of both directions: a layer each, whose results are put side by side."""
+    sides, stated = [], p.get("activations", [])
+    for place, direction in enumerate(("forward", "reverse")):
+        parts = (i for i in (1, 2, 3, 5, 6, 7) if p.has(i))
+        own = {i: p.slice(p.input(i), 0, place, place + 1) for i in parts}
+        functions = stated[len(stated) // 2 * place :][: len(stated) // 2]
+        layer = p.reading(own, direction=direction, activations=functions or None).node
+        first = p(layer.op_type, *layer.input, outs=len(layer.output), **layer.given)
+        sides.append([first, *(p.other(first, i) for i in range(1, len(layer.output)))])
+    for place, pair in enumerate(zip(*sides, strict=True)):
         if p.out(place):
-            joint, given = ("Concat", {"axis": axis}) if directions > 1 else ("Identity", {})
-            p(joint, *names, out=p.out(place), **given)
+            p("Concat", *pair, axis=0 if place else 1, out=p.out(place))
 
 
 def _batch_first(p: Parts) -> None:
@@ -609,6 +614,7 @@ COMPOSITES = by_domain(
             **{name: same_as(name) for name in _IN_BLOCKS},
         },
         BATCH_FIRST: {"RNN LSTM GRU": _batch_first},
+        BOTH_WAYS: {"RNN LSTM GRU": _both_ways},
     }
 )
 """Recipes by domain and operator."""

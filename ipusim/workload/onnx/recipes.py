@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 VENDOR = "com.microsoft"
 """Domain of the fused operators of onnxruntime."""
 
-BATCH_FIRST = "batch first"
-"""In the place of a domain: recurrent layers whose first axis is the batch."""
+BATCH_FIRST, BOTH_WAYS = "batch first", "both ways"
+"""In the place of a domain: recurrent layers whose first axis is the batch, or of two ways."""
 
 _OF_TABLES = ("Gather", "Identity", "Reshape", "Transpose")
 """What a lookup in a stored table may go through; of constants the lookup alone runs."""
@@ -137,9 +137,9 @@ class Parts(Call):
             first = self("Add", first, name)
         return first
 
-    def reshape(self, x: str, *shape: int) -> str:
+    def reshape(self, x: str, *shape: int, out: str = "") -> str:
         """Visit a Reshape."""
-        return self("Reshape", x, shape)
+        return self("Reshape", x, shape, out=out)
 
     def over(self, op_type: str, x: str, *axes: int, **given: object) -> str:
         """Visit an operator over axes, which are an input in some operator sets."""
@@ -168,6 +168,13 @@ class Parts(Call):
 
 Recipe = Callable[[Parts], str | None]
 """Visits what a composite stands for; returns its first result, or None if that has its name."""
+
+
+def form(node: Node) -> str:
+    """Return the domain of a node, or what stands in its place."""
+    if node.given.get("layout") == 1:
+        return BATCH_FIRST
+    return BOTH_WAYS if node.given.get("direction") == "bidirectional" else node.domain
 
 
 def by_domain(tables: Mapping[str, Mapping[str, Recipe]]) -> dict[tuple[str, str], Recipe]:

@@ -27,7 +27,7 @@ from ipusim.workload.onnx.nodes import DEEPEST, Node, Scope, Unfolding, definiti
 from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.reader import INTEGERS, Value
 from ipusim.workload.onnx.rebatch import Rebatch
-from ipusim.workload.onnx.recipes import BATCH_FIRST, Parts
+from ipusim.workload.onnx.recipes import Parts, form
 from ipusim.workload.onnx.reference import reason
 from ipusim.workload.onnx.shapes import FLOAT, MISFITS, N_ARY, RULES, Call, Results
 
@@ -105,8 +105,8 @@ class Walk:
             return
         static = all(value.static for value in inputs)
         computed = static and self.constants.computes(node)
-        first_batch = node.given.get("layout") == 1 and RECIPES.get((BATCH_FIRST, node.op_type))
-        recipe = first_batch or RECIPES.get((node.domain, node.op_type))
+        kinds = ((domain, node.op_type) for domain in (form(node), node.domain))
+        recipe = next(filter(None, map(RECIPES.get, kinds)), None)
         if recipe is not None:
             if not (computed and self._evaluated(node)):
                 Parts(self, node).run(recipe)
