@@ -9,6 +9,12 @@ from collections.abc import Collection, Iterable
 _SEPARATORS = re.compile(r"[\s\-_.]+")
 _LISTED_NAMES = 24
 
+MISFITS = (
+    *(ValueError, IndexError, KeyError, TypeError, AttributeError),
+    *(ArithmeticError, AssertionError, MemoryError, RuntimeError),
+)
+"""What an operator raises whose operands do not fit: ours, numpy's, onnx's."""
+
 
 class IpuSimError(Exception):
     """Base of every error that ipusim raises on purpose."""

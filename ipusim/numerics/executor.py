@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from ipusim.errors import WorkloadError
+from ipusim.errors import MISFITS, WorkloadError
 from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
 from ipusim.numerics.kernels.rounding import NEAREST, Rounding, round_in_place
 from ipusim.numerics.operators.control import CONTROL
@@ -79,7 +79,7 @@ def _apply(node: Node, inputs: list[np.ndarray | None], arithmetic: Arithmetic) 
     if own is not None and not several and (floating or not node.opset):
         try:
             return own(node, inputs, arithmetic)
-        except (ValueError, IndexError) as error:
+        except MISFITS as error:
             shapes = ", ".join(str(array.shape) for array in inputs if array is not None)
             raise WorkloadError(
                 f"Operator {node.op!r}, node {node.name!r}, cannot be computed on operands of "

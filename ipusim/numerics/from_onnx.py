@@ -23,7 +23,7 @@ from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.operators.products import ATTRIBUTES
 from ipusim.workload.onnx.reader import OnnxContents, read_onnx
 from ipusim.workload.onnx.reference import evaluated
-from ipusim.workload.onnx.shapes import MISFITS, Call
+from ipusim.workload.onnx.shapes import Call
 
 _DOMAINS = ("", "ai.onnx.ml")
 """Those whose operators onnx's reference evaluator computes."""
@@ -160,15 +160,8 @@ class _Applied(Call):
 
 
 def _attributes(node: FileNode, inputs: Arrays) -> Attributes:
-    """Return what a node does on these operands (`WorkloadError` if they do not fit)."""
-    call = _Applied(node, inputs)
-    try:
-        return ATTRIBUTES[node.op_type](call)
-    except MISFITS as error:
-        raise WorkloadError(
-            f"Operator {node.op_type!r}, node {node.name!r}, cannot be computed on operands of "
-            f"shapes {', '.join(map(str, call.shapes))} ({error})."
-        ) from error
+    """Return what a node does on these operands; it raises `MISFITS` if they do not fit."""
+    return ATTRIBUTES[node.op_type](_Applied(node, inputs))
 
 
 def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray | None]:

@@ -10,11 +10,12 @@ from math import prod
 import numpy as np
 from onnx import helper, numpy_helper
 
+from ipusim.errors import MISFITS
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reader import INTEGERS, Value, is_kept, stored
 from ipusim.workload.onnx.reference import evaluated, reason
-from ipusim.workload.onnx.shapes import MISFITS, Results
+from ipusim.workload.onnx.shapes import Results
 from ipusim.workload.operators.base import name_in_body
 
 _RANDOM = ("Random", "Bernoulli", "Multinomial")

@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from ipusim.errors import MISFITS
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reader import Value
 from ipusim.workload.onnx.shapes import (
     FLOAT,
-    MISFITS,
     UNARY,
     Call,
     by_names,

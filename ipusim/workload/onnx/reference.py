@@ -14,8 +14,8 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.shapes import MISFITS, by_names
+from ipusim.errors import MISFITS, WorkloadError
+from ipusim.workload.onnx.shapes import by_names
 
 
 def reason(error: Exception) -> str:

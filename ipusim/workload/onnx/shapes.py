@@ -27,12 +27,6 @@ Results = list[tuple[Shape, int]]
 
 LARGEST = "results whose number depends on data have their largest size"
 
-MISFITS = (
-    *(ValueError, IndexError, KeyError, TypeError, AttributeError),
-    *(ArithmeticError, AssertionError, MemoryError, RuntimeError),
-)
-"""What rules, and operators of onnx's reference evaluator, raise where inputs do not fit."""
-
 
 class Call:
     """One node as its rule sees it."""

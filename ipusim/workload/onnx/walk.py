@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ipusim.errors import WorkloadError
+from ipusim.errors import MISFITS, WorkloadError
 from ipusim.workload.onnx.attention import ATTENTION
 from ipusim.workload.onnx.composites import COMPOSITES
 from ipusim.workload.onnx.constants import Folding
@@ -29,7 +29,7 @@ from ipusim.workload.onnx.reader import INTEGERS, Value
 from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.recipes import Parts, form
 from ipusim.workload.onnx.reference import reason
-from ipusim.workload.onnx.shapes import FLOAT, MISFITS, N_ARY, RULES, Call, Results
+from ipusim.workload.onnx.shapes import FLOAT, N_ARY, RULES, Call, Results
 
 RECIPES = {**COMPOSITES, **ATTENTION, **LEARNERS}
 """What operators are made of, by domain and operator."""
