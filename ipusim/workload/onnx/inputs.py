@@ -51,19 +51,8 @@ class Given:
                 raise WorkloadError(f"The shape of {name!r} is {shape!r}: give a tuple of sizes.")
 
 
-@dataclass(frozen=True, slots=True)
-class OfBatch:
-    """A size that is a sum or product of the batch and numbers, such as twice the batch."""
-
-    text: str
-
-    def at(self, batch: int) -> int:
-        """Return the size at a batch."""
-        return _computed(self.text, dict.fromkeys(_terms(self.text), batch))
-
-
-Size = int | str | OfBatch | None
-"""A size: known, free, or of the batch, which is None itself."""
+Size = int | str
+"""A size, or the text of a free one: its name, "" without one, a sum or product of names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +61,8 @@ class InputPlan:
 
     inputs: tuple[DataInput, ...]
     values: dict[str, np.ndarray]
-    filled: dict[str, tuple[int | None, ...]]  # shapes to which values of one number are repeated
+    filled: dict[str, tuple[Size, ...]]  # shapes to which values of one number are repeated
+    batch: frozenset[str]  # the names of the batch
     fixed: int | None  # the batch that the file fixes, 0 if it is free, None if inputs share none
     default: int = 1  # what a free one is if nobody says otherwise
     axis: int | None = 0  # the place of a batch that is not named
@@ -80,18 +70,16 @@ class InputPlan:
 
     def shapes(self, batch: int) -> list[tuple[int, ...]]:
         """Return the shape of every input at a batch, which may be another than the fixed one."""
-        found = [(_at_batch(item.shape, batch), item.place(self.axis)) for item in self.inputs]
+        found = [(self._at(item.shape, batch), item.place(self.axis)) for item in self.inputs]
         return [sized(shape, place, batch) if self.fixed else shape for shape, place in found]
 
     def value(self, name: str, batch: int) -> np.ndarray:
         """Return the value of an input at a batch."""
         array = self.values[name]
-        return np.broadcast_to(array, _at_batch(self.filled.get(name, array.shape), batch))
+        return np.broadcast_to(array, self._at(self.filled.get(name, array.shape), batch))
 
-
-def _at_batch(shape: Sequence[Size], batch: int) -> tuple[int, ...]:
-    sizes = (size.at(batch) if isinstance(size, OfBatch) else size for size in shape)
-    return tuple(batch if size is None else int(size) for size in sizes)
+    def _at(self, shape: Sequence[Size], batch: int) -> tuple[int, ...]:
+        return tuple(int(_size(size, dict.fromkeys(self.batch, batch))) for size in shape)
 
 
 def free_sizes(inputs: Sequence[DataInput]) -> list[str]:
@@ -116,7 +104,7 @@ def plan_inputs(
     for name, size in symbols.items():
         _check_size(name, size)
     named, batch = _batch_symbols(data, axis)
-    batch = {name for name in batch if not _is_sum_of(name, batch)}
+    batch = {name for name in batch if isinstance(_at_one(name, batch - {name}), str)}
     defaults = {symbols[name] for name in batch if name in symbols}
     shapes: dict[str, list[Size]] = {}
     for item in data:
@@ -130,20 +118,22 @@ def plan_inputs(
             f"The inputs of {label} are given batches of {sorted(defaults)}, which must be one."
         )
     shapes |= {item.name: list(item.shape) for item in filled}
+    sizes = {name: size for name, size in symbols.items() if name not in batch}
     for name, shape in shapes.items():
-        shapes[name] = [_size(size, symbols, batch) for size in shape]
-    _refuse_free([*data, *filled], shapes, label)
+        shapes[name] = [_size(size, sizes) for size in shape]
+    _refuse_free([*data, *filled], shapes, batch, label)
     settled = tuple(replace(item, shape=tuple(shapes[item.name])) for item in data)
     # An input without sizes shares no batch with the others, nor do sizes of several names.
     leading = {_at(item, axis) for item in settled}
     names = {size for item in data if isinstance(size := _at(item, axis), str)}
     fixed = leading.pop() if len(leading) == 1 and len(names) < 2 else None
-    if any(None in item.shape for item in settled):
+    if any(isinstance(size, str) for item in settled for size in item.shape):
         fixed = 0
     return InputPlan(
         inputs=settled,
         values=values,
         filled={item.name: tuple(shapes[item.name]) for item in filled},
+        batch=frozenset(batch),
         fixed=fixed,
         default=defaults.pop() if defaults else 1,
         axis=axis,
@@ -242,25 +232,18 @@ def _bind(
             shape[axis] = int(size)
 
 
-def _size(size: Size, symbols: Mapping[str, int], batch: Collection[str] = ()) -> Size:
-    """Return a size, None if it is the batch; named ones and their sums are computed if known."""
-    if size in batch:
-        return None
+def _size(size: Size, symbols: Mapping[str, int]) -> Size:
+    """Return a size, computed if the names in it are known."""
     if size in symbols or not isinstance(size, str):
         return symbols.get(size, size)
-    if _is_sum_of(size, batch):
-        return OfBatch(size)
     found = _computed(size, symbols)
     return size if found is None else found
 
 
-def _is_sum_of(size: str, batch: Collection[str]) -> bool:
-    """Whether a size is of one of these and numbers alone."""
-    names = set(_terms(size))
-    if len(names) != 1 or size in names or not names <= set(batch):
-        return False
-    found = _computed(size, dict.fromkeys(names, 1))
-    return found is not None and found >= 0
+def _at_one(size: Size, batch: Collection[str]) -> Size:
+    """Return a size at a batch of one; its text where the batch does not tell it."""
+    found = _size(size, dict.fromkeys(batch, 1))
+    return found if isinstance(found, str) or found >= 0 else size
 
 
 _OPERATIONS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv, ast.Div: floordiv}
@@ -301,48 +284,50 @@ class OpenSizes(WorkloadError):
         return replace(given, dims={**self.dims, **given.dims}, shapes=shapes)
 
 
-def _refuse_free(inputs: Sequence[DataInput], shapes: dict[str, list[Size]], label: str) -> None:
+def _refuse_free(
+    inputs: Sequence[DataInput], shapes: dict[str, list[Size]], batch: set[str], label: str
+) -> None:
     dims: dict[str, int] = {}
     whole: dict[str, list[int]] = {}
+    told = []
     for item in inputs:
         shape = shapes[item.name]
+        one = [_at_one(size, batch) for size in shape]
         if item.shape is None and not shape:
             whole[item.name] = [1, 3, _IMAGE_SIDE, _IMAGE_SIDE]
-        typical = [_typical(item.name, shape, axis) for axis in range(len(shape))]
-        for size, guess in zip(shape, typical, strict=True):
+        typical = [_typical(item.name, shape, one, axis) for axis in range(len(shape))]
+        pairs = list(zip(one, typical, strict=True))
+        for size, guess in pairs:
             if isinstance(size, str) and size:
                 dims.update({name: dims.get(name, guess) for name in _terms(size) or [size]})
-        if "" in shape:
-            pairs = zip(shape, typical, strict=True)
+        if "" in one:
             whole[item.name] = [_size(size, dims) if size else guess for size, guess in pairs]
-    if not dims and not whole:
+        if item.name in whole or any(isinstance(size, str) for size in one):
+            told.append(f"{item.name!r} is {shown(shape, batch) if shape else 'of any shape'}")
+    if not told:
         return
     dims = dict(sorted(dims.items()))
     line = [f"--dim {name}={size}" for name, size in dims.items()]
     line += [f"--shape {name}={','.join(map(str, shape))}" for name, shape in whole.items()]
-    listed = "; ".join(
-        f"{item.name!r} is {shown(shapes[item.name]) if shapes[item.name] else 'of any shape'}"
-        for item in inputs
-        if item.name in whole or any(isinstance(size, str) for size in shapes[item.name])
-    )
     both = {"dims": dims, "shapes": whole}
     python = [f"{name}={missing}" for name, missing in both.items() if missing]
     advice = f"add such as '{' '.join(line)}', in Python {', '.join(python)}"
-    raise OpenSizes(str(file_error(label, f"leaves sizes open ({listed})", advice)), dims, whole)
+    what = f"leaves sizes open ({'; '.join(told)})"
+    raise OpenSizes(str(file_error(label, what, advice)), dims, whole)
 
 
-def _typical(name: str, shape: Sequence[Size], axis: int) -> int:
-    """Return a size to suggest: the side of an image, a second of sound, a sentence, no past."""
-    size = shape[axis]
+def _typical(name: str, shape: Sequence[Size], one: Sequence[Size], axis: int) -> int:
+    """Return a size to suggest: the side of an image, a second of sound, a sentence, no past.
+
+    Of the shape at a batch of ``one`` the free sizes are left.
+    """
+    size = one[axis]
     if isinstance(size, int):
         return size
-    if isinstance(size, OfBatch):
-        return size.at(1)
     # The first free size behind a fixed one is the batch of a state, as in (layers, batch, hidden).
-    stacked = None not in shape and (axis == 0 or isinstance(shape[0], int))
-    if size is None or (not size and stacked):
+    if not size and shape == one and (axis == 0 or isinstance(shape[0], int)):
         return 1
-    free = [place for place, one in enumerate(shape) if isinstance(one, str) and place]
+    free = [place for place, other in enumerate(one) if isinstance(other, str) and place]
     sides = {"past": 0} | dict.fromkeys(("height", "width", "image"), _IMAGE_SIDE)
     sides |= dict.fromkeys(("sample", "audio", "wave"), _SOUND)
     # Of a series of numbers the input's name may say what it is, too.
@@ -354,10 +339,9 @@ def _typical(name: str, shape: Sequence[Size], axis: int) -> int:
     return _IMAGE_SIDE if is_image else _LENGTH
 
 
-def shown(shape: Sequence[Size]) -> str:
+def shown(shape: Sequence[Size], batch: Collection[str] = ()) -> str:
     """Return a shape as text, free sizes by name."""
-    texts = (n.text if isinstance(n, OfBatch) else n for n in shape)
-    return "[" + ", ".join("batch" if n is None else str(n or "?") for n in texts) + "]"
+    return "[" + ", ".join("batch" if n in batch else str(n or "?") for n in shape) + "]"
 
 
 def _value(item: DataInput, given: Any, label: str) -> np.ndarray:

@@ -80,15 +80,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataInput:
-    """A graph input that the host must send.
-
-    Free sizes are their names, or "" without one; None stands for the batch, once it is known which
-    that is (`ipusim.workload.onnx.inputs`).
-    """
+    """A graph input that the host must send; free sizes are their names, or "" without one."""
 
     name: str
     elem_type: int
-    shape: tuple[int | str | None, ...] | None  # None if the file does not say how many sizes
+    shape: tuple[int | str, ...] | None  # None if the file does not say how many sizes
     states: bool = False  # whether recurrent layers start from it
 
     def place(self, axis: int | None) -> int | None:
