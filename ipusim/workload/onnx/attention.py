@@ -84,7 +84,7 @@ def _packed(p: Parts, mask: int, past: int) -> str:
         before = [p("Gather", p.input(past), i, axis=0) for i in range(2)]
         k, v = (p("Concat", old, new, axis=2) for old, new in zip(before, (k, v), strict=True))
     if p.out(1):
-        pair = [p("Unsqueeze", x, [0], axes=[0]) for x in (k, v)]
+        pair = [p("Unsqueeze", x, [0]) for x in (k, v)]
         p("Concat", *pair, axis=0, out=p.out(1))
     causal = bool(p.get("unidirectional"))
     return _attend(p, q, k, v, mask=_vendor_mask(p, mask), causal=causal)
@@ -142,7 +142,7 @@ def _rotated(p: Parts, x: str, cosine: str, sine: str, dims: int = 0) -> str:
     if len(p.shape(cosine)) == 2:
         cosine, sine = (p.slice(table, 0, 0, length) for table in (cosine, sine))
     else:
-        cosine, sine = (p("Unsqueeze", table, [1], axes=[1]) for table in (cosine, sine))
+        cosine, sine = (p("Unsqueeze", table, [1]) for table in (cosine, sine))
     first, second = p.slice(x, 3, 0, dims // 2), p.slice(x, 3, dims // 2, dims)
     real = p("Sub", p("Mul", first, cosine), p("Mul", second, sine))
     imaginary = p("Add", p("Mul", second, cosine), p("Mul", first, sine))

@@ -30,8 +30,8 @@ _BESIDE = ("Concat", "GatherElements", "ScatterElements", "ScatterND")
 _BY_ELEMENT = {*UNARY.split(), *N_ARY.split(), *TRUTHS.split(), "Cast", "Identity", "carry"}
 """Operators whose result is alike along an axis where all that they take is."""
 
-_REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand", "MatMul")
-"""Operators that read constants beside every item."""
+_REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand", "MatMul", "carry")
+"""Operators that read constants beside every item, or let every item start from one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,6 @@ class Rebatch:
             self._note_alike(p)
         if p.node.op_type in _REPEATED:
             self._repeat(p)
-        elif p.node.op_type == "carry":
-            self._start(p)
-
-    def _start(self, p: Parts) -> None:
-        """Let every item start a loop from the constant that one starts from."""
-        name, shape = p.input(0), p.shape()
-        value = p.context.values[name]
-        items = value.static and len(shape) > 1 and shape[0] == self.before
-        if items and self._alike(name, value, -len(shape)):
-            one = p.slice(name, 0, 0, 1)
-            p.node.input[0] = p("Expand", one, sized(shape, 0, self.after))
 
     def _target(self, p: Parts, axis: int, place: int) -> None:
         """Put the batch into a target shape.
@@ -190,6 +179,8 @@ class Rebatch:
             pairs = zip(p.shape()[::-1], p.ints("", 1)[::-1], strict=False)
             axes = [(-place, *pair) for place, pair in enumerate(pairs, start=1)]
             return [item for item in axes if item[1] != item[2] and 1 not in item]
+        if p.node.op_type == "carry":
+            return [(-len(p.shape()), self.before, self.after)] if len(p.shape()) > 1 else []
         shapes = {x: p.shape(x) for x in p.node.input if x}
         grown = {x: self.axis(x, shape) for x, shape in shapes.items()}
         groups = -2 if p.node.op_type == "MatMul" else 0

@@ -142,8 +142,8 @@ class Parts(Call):
         return self("Reshape", x, shape, out=out)
 
     def over(self, op_type: str, x: str, *axes: int, **given: object) -> str:
-        """Visit an operator over axes, which are an input in some operator sets."""
-        return self(op_type, x, axes, axes=list(axes), **given)
+        """Visit an operator over axes."""
+        return self(op_type, x, axes, **given)
 
     def transpose(self, x: str, *order: int, out: str = "") -> str:
         """Visit a Transpose."""

@@ -1,7 +1,6 @@
 """How a node that runs becomes operators of the graph."""
 
 from collections.abc import Callable, Sequence
-from math import prod
 
 from ipusim.workload.graph import Attributes, Layout
 from ipusim.workload.onnx.shapes import Call, Shape
@@ -14,11 +13,6 @@ class Emission(Call):
     def out(self) -> Shape:
         """Shape of the first result."""
         return self.context.shape(self.node.output[0])
-
-    @property
-    def elements(self) -> int:
-        """Elements of the first result."""
-        return prod(self.out)
 
     def operand(self, place: int | str = 0, *, weight: bool = False, role: str = "") -> str:
         """Return the graph tensor of an input by its place, or of any value by its name."""
