@@ -16,11 +16,10 @@ from ipusim.numerics.operators.registry import (
     reduce_to_shape,
 )
 from ipusim.numerics.program import Node
+from ipusim.workload.onnx.operators.products import PER_ELEMENT_AXIS_OPSET
 from ipusim.workload.operators.pool import Pool
 
 _F = np.float32
-PER_ELEMENT_AXIS_OPSET = 13
-"""From here on Softmax works along one axis; before, on everything from that axis on."""
 
 
 def _softmax_rows(node: Node, x: np.ndarray) -> tuple[np.ndarray, int | None]:

@@ -177,8 +177,8 @@ def _experts(p: Parts) -> str:
     experts = p.shape(1)[-1]
     each = -(-rows * best // experts)
     inner = prod(p.shape(2)) // (p.shape(2)[0] * hidden)
-    share = p("TopK", p("Softmax", p.input(1), axis=-1), [best], outs=2)
-    choice = p.reshape(p.other(share, 1), rows * best)
+    share, chosen = p.several("TopK", ["", ""], p("Softmax", p.input(1), axis=-1), [best])
+    choice = p.reshape(chosen, rows * best)
     copies = -(-each * experts // (rows * best))
     order = p.slice(p("Concat", *[choice] * copies, axis=0), 0, 0, each * experts)
     sent = p.reshape(p("Gather", x, order, axis=0), experts, each, hidden)

@@ -509,8 +509,8 @@ def _both_ways(p: Parts) -> None:
         own = {i: p.slice(p.input(i), 0, place, place + 1) for i in parts}
         functions = stated[len(stated) // 2 * place :][: len(stated) // 2]
         layer = p.reading(own, direction=direction, activations=functions or None).node
-        first = p(layer.op_type, *layer.input, outs=len(layer.output), **layer.given)
-        sides.append([first, *(p.other(first, i) for i in range(1, len(layer.output)))])
+        outs = [""] * len(layer.output)
+        sides.append(p.several(layer.op_type, outs, *layer.input, **layer.given))
     for place, pair in enumerate(zip(*sides, strict=True)):
         if p.out(place):
             p("Concat", *pair, axis=0 if place else 1, out=p.out(place))
@@ -520,11 +520,10 @@ def _batch_first(p: Parts) -> None:
     """LSTM and GRU with the batch as first axis: the usual form between transposes."""
     batched = [place for place in (0, 5, 6) if p.has(place)]
     p = p.reading({i: p.transpose(p.input(i), 1, 0, 2) for i in batched}, layout=None)
-    first = p(p.node.op_type, *p.node.input, outs=len(p.node.output), **p.node.given)
-    p.transpose(first, 2, 0, 1, 3, out=p.out(0) or f"{first}.unread")
-    for place in range(1, len(p.node.output)):
+    outs = [""] * len(p.node.output)
+    for place, x in enumerate(p.several(p.node.op_type, outs, *p.node.input, **p.node.given)):
         if p.out(place):
-            p.transpose(p.other(first, place), 1, 0, 2, out=p.out(place))
+            p.transpose(x, *((1, 0, 2) if place else (2, 0, 1, 3)), out=p.out(place))
 
 
 def _quantised_lstm(p: Parts) -> None:
@@ -533,7 +532,7 @@ def _quantised_lstm(p: Parts) -> None:
     shapes = {place: p.shape(place) for place in (1, 2)}
     stored = {place: p.stored(sides, n, m) for place, (sides, m, n) in shapes.items()}
     operands = p.reading(stored).node.input[:8]
-    p("LSTM", *operands, results=p.node.output, **p.node.given)
+    p.several("LSTM", p.node.output, *operands, **p.node.given)
 
 
 COMPOSITES = by_domain(

@@ -54,25 +54,22 @@ class Parts(Call):
         else:
             self("Identity", result, out=name)
 
-    def __call__(
-        self,
-        op_type: str,
-        *inputs: Operand,
-        out: str = "",
-        outs: int = 1,
-        results: list[str] | None = None,
-        **given: object,
-    ) -> str:
-        """Visit a node; return the name of its first result, `other` names the rest."""
+    def __call__(self, op_type: str, *inputs: Operand, out: str = "", **given: object) -> str:
+        """Visit a node; return the name of its first result."""
+        return self.several(op_type, [out], *inputs, **given)[0]
+
+    def several(
+        self, op_type: str, outs: Sequence[str], *inputs: Operand, **given: object
+    ) -> list[str]:
+        """Visit a node of several results; return their names, also of those that had none."""
         stem = f"{self.label}.{op_type}{next(self._numbers)}"
-        first = f"{stem}.out"
-        names = results or [out or first, *(self.other(first, i) for i in range(1, outs))]
+        names = [out or f"{stem}.out" + f".{place}" * (place > 0) for place, out in enumerate(outs)]
         operands = [self._operand(item, f"{stem}.in{place}") for place, item in enumerate(inputs)]
         self.walk.nodes.count()
         self.walk.visit(
             Node(op_type=op_type, input=operands, output=names, given=dict(given), name=stem)
         )
-        return names[0]
+        return names
 
     def _operand(self, item: Operand, name: str) -> str:
         """Return the name of an operand, which a constant is given."""
@@ -81,10 +78,6 @@ class Parts(Call):
         if not isinstance(item, np.ndarray):
             item = np.array(item, np.float32 if isinstance(item, float) else np.int64)
         return self.context.constant(name, item)
-
-    def other(self, first: str, place: int) -> str:
-        """Return the name of a further result of a node."""
-        return f"{first}.{place}"
 
     def reading(self, inputs: dict[int, str], **given: object) -> Parts:
         """Return the composite with other inputs at places; attributes that are None fall away."""
@@ -155,8 +148,7 @@ class Parts(Call):
 
     def split(self, x: str, axis: int, *sizes: int) -> list[str]:
         """Visit a Split; return the parts."""
-        first = self("Split", x, sizes, outs=len(sizes), axis=axis)
-        return [first, *(self.other(first, place) for place in range(1, len(sizes)))]
+        return self.several("Split", [""] * len(sizes), x, sizes, axis=axis)
 
     def stored(self, *shape: int, learnable: bool = True) -> str:
         """Add weights, or a fixed table, whose values do not matter; return their name."""

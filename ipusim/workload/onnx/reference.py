@@ -72,15 +72,11 @@ def _elements(node: onnx.NodeProto, data: np.ndarray, places: np.ndarray) -> np.
 
 
 def _suppressed(
-    node: onnx.NodeProto,
-    boxes: np.ndarray,
-    scores: np.ndarray,
-    most: np.ndarray | None = None,
-    overlap: np.ndarray | None = None,
-    least: np.ndarray | None = None,
+    node: onnx.NodeProto, boxes: np.ndarray, scores: np.ndarray, *limits: np.ndarray | None
 ) -> np.ndarray:
     """Keep boxes by NonMaxSuppression: (image, class, box) of each, the best of a class first."""
-    limits = [None if item is None else np.reshape(item, -1)[0] for item in (most, overlap, least)]
+    told = [None if item is None else np.reshape(item, -1)[0] for item in limits]
+    most, overlap, least = [*told, None, None, None][:3]
     centred = bool(_given(node).get("center_point_box", 0))
     found = []
     for image, label in np.ndindex(scores.shape[:2]):
@@ -88,9 +84,9 @@ def _suppressed(
         areas = (high - low).prod(axis=0)
         of_class = scores[image, label]
         left = np.argsort(-of_class, kind="stable")
-        left = left if limits[2] is None else left[of_class[left] > limits[2]]
+        left = left if least is None else left[of_class[left] > least]
         kept: list[int] = []
-        while left.size and len(kept) < max(0, limits[0] or 0):
+        while left.size and len(kept) < max(0, most or 0):
             best, left = left[0], left[1:]
             kept.append(best)
             height, width = (
@@ -98,7 +94,7 @@ def _suppressed(
                 for start, end in zip(low, high, strict=True)
             )
             shared = np.maximum(height, 0) * np.maximum(width, 0)
-            left = left[~(shared / (areas[best] + areas[left] - shared) > (limits[1] or 0))]
+            left = left[~(shared / (areas[best] + areas[left] - shared) > (overlap or 0))]
         found += [(image, label, box) for box in kept]
     return np.array(found, np.int64).reshape(-1, 3)
 
