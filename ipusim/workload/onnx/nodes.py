@@ -178,22 +178,17 @@ def ordered(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
 def definition(call: Node, opset: int, types: list[onnx.TypeProto]) -> onnx.FunctionProto | None:
     """Return how onnx defines an operator by simpler ones; None if it does not."""
     try:
-        schema = onnx.defs.get_schema(
-            call.op_type, min(opset, onnx.defs.onnx_opset_version()), call.domain
-        )
+        schema = onnx.defs.get_schema(call.op_type, opset, call.domain)
     except onnx.defs.SchemaError:
         return None
-    fixed = schema.function_opset_versions
-    versions = fixed or schema.context_dependent_function_opset_versions
-    if not versions:
-        return None
-    version = max((v for v in versions if v <= opset), default=min(versions))
-    if fixed:
-        content = schema.get_function_with_opset_version(version)
-    else:
+    if schema.has_function:
+        function = schema.function_body
+    elif schema.has_context_dependent_function:
         given = call.proto().SerializeToString(), [kind.SerializeToString() for kind in types]
-        content = schema.get_context_dependent_function_with_opset_version(version, *given)
-    function = onnx.FunctionProto.FromString(content)
+        content = schema.get_context_dependent_function(*given)
+        function = onnx.FunctionProto.FromString(content)
+    else:
+        return None
     own = {item.name for item in function.attribute_proto}
     function.attribute_proto.extend(
         item.default_value
