@@ -5,7 +5,7 @@ from math import prod
 
 from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, Layout, MatMul
 from ipusim.workload.onnx.operators.emission import Emission, Handler
-from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, by_names
+from ipusim.workload.onnx.shapes import LARGEST, N_ARY, TRUTHS, UNARY, by_names
 
 _POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 """Exponents with a function of their own."""
@@ -86,8 +86,11 @@ def view_of(e: Emission) -> None:
 
 
 def move(e: Emission) -> None:
-    """Concatenations, pads, repeats and block permutations."""
-    names = e.node.input if e.node.op_type == "Concat" else e.node.input[:1]
+    """Operators that put elements elsewhere: one move of all results, perhaps of all elements."""
+    if e.node.op_type in ("NonZero", "Compress"):
+        e.note(LARGEST)
+    runtime = [name for name in e.node.input if name and not e.context.is_static(name)]
+    names = e.node.input if e.node.op_type == "Concat" else [*runtime, e.node.input[0]][:1]
     filled = (e.operand(name) for name in names if 0 not in e.shape(name))
     e.layout(snake(e.node.op_type), *filled, moves=not e.get("in_place"))
 
@@ -125,7 +128,8 @@ LAYOUT_HANDLERS: dict[str, Handler] = by_names(
         f"{UNARY} IsNaN IsInf": unary,
         f"{N_ARY} {TRUTHS}": n_ary,
         "BitCast Reshape Flatten Squeeze Unsqueeze Slice Split Expand": view_of,
-        "Concat Pad Tile DepthToSpace SpaceToDepth": move,
+        "Concat Pad Tile DepthToSpace SpaceToDepth NonZero Compress MaxUnpool Col2Im "
+        "ReverseSequence carry dynamic_slice dynamic_update": move,
         "Transpose": transpose,
         "Gather": gather,
         "Cast CastLike": lambda e: e.emit(Cast(), e.operand()),

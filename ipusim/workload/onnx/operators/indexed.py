@@ -15,10 +15,9 @@ from ipusim.workload.graph import (
     Reduce,
     Sort,
 )
-from ipusim.workload.onnx.operators.elementwise import snake
 from ipusim.workload.onnx.operators.emission import Emission, Handler
 from ipusim.workload.onnx.operators.products import product_and_bias
-from ipusim.workload.onnx.shapes import LARGEST, Shape, by_names, suppressed
+from ipusim.workload.onnx.shapes import LARGEST, Shape, by_names, sized, suppressed
 
 _CORNERS = 4
 _POINTS = {"linear": 2, "cubic": 4}
@@ -90,14 +89,6 @@ def sorted_parts(e: Emission) -> None:
     for place, name in enumerate(e.node.output):
         if name:
             e.emit(Layout.view("slice"), whole, suffix=f".part{place}", outputs=[name])
-
-
-def moved(e: Emission) -> None:
-    """Operators that put elements elsewhere: one move of all results, perhaps of all elements."""
-    if e.node.op_type in ("NonZero", "Compress"):
-        e.note(LARGEST)
-    runtime = [x for x in e.node.input if x and not e.context.is_static(x)]
-    e.layout(snake(e.node.op_type), e.operand((*runtime, e.node.input[0])[0]), moves=True)
 
 
 def suppression(e: Emission) -> None:
@@ -211,23 +202,20 @@ def resize(e: Emission) -> None:
     if mode not in _POINTS or before == after:
         e.emit(Layout.move("resize"), total)
         return
-    shape = list(before)
+    shape, points = before, _POINTS[mode]
     axes = [axis for axis, size in enumerate(before) if size != after[axis]]
     for axis in axes:
-        shape[axis] = after[axis]
-        current, whole = total, tuple(shape)
-        for point in range(_POINTS[mode]):
+        shape = sized(shape, axis, after[axis])
+        current, total = total, ""
+        for point in range(points):
             name = f".axis{axis}.{{}}{point}".format
-            part = e.step(name("fetch"), Layout.move("resize"), current, shape=whole)
-            part = e.step(name("scale"), Elementwise.in_place("scale"), part, shape=whole)
-            if point == 0:
-                total = part
-                continue
+            part = e.step(name("fetch"), Layout.move("resize"), current, shape=shape)
+            part = e.step(name("scale"), Elementwise.in_place("scale"), part, shape=shape)
             add = Elementwise.in_place("add")
-            if axis == axes[-1] and point == _POINTS[mode] - 1:
+            if (axis, point) == (axes[-1], points - 1):
                 e.emit(add, total, part, suffix=name("add"))
             else:
-                total = e.step(name("add"), add, total, part, shape=whole)
+                total = e.step(name("add"), add, total, part, shape=shape) if total else part
 
 
 def affine_grid(e: Emission) -> None:
@@ -252,8 +240,6 @@ INDEXED_HANDLERS: dict[str, Handler] = by_names(
         "AffineGrid": affine_grid,
         "DeformConv": deform_conv,
         "Resize Upsample": resize,
-        "NonZero Compress MaxUnpool Col2Im ReverseSequence": moved,
-        "carry dynamic_slice dynamic_update": moved,
     }
 )
 """Handlers by operator."""
