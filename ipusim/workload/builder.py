@@ -189,7 +189,7 @@ class TensorBuilder:
 
     def narrow(self, name: str, x: str, *, axis: int, size: int) -> str:
         """Add a view of the first `size` elements along one axis."""
-        result = _sized(self.shape(x), axis, size)
+        result = sized(self.shape(x), axis, size)
         return self.apply(name, Layout.view("slice"), (x,), result)
 
     def roll(self, name: str, x: str) -> str:
@@ -202,7 +202,7 @@ class TensorBuilder:
 
     def pad(self, name: str, x: str, *, axis: int, size: int) -> str:
         """Add zeros after the end of one axis, up to `size` elements."""
-        result = _sized(self.shape(x), axis, size)
+        result = sized(self.shape(x), axis, size)
         return self.apply(name, Layout.move("pad"), (x,), result)
 
     def expand(self, name: str, x: str, shape: tuple[int, ...]) -> str:
@@ -229,7 +229,7 @@ class TensorBuilder:
         there, as frameworks do where nothing overwrites a part (poplar::concat).
         """
         size = sum(self.shape(x)[axis] for x in inputs)
-        result = _sized(self.shape(inputs[0]), axis, size)
+        result = sized(self.shape(inputs[0]), axis, size)
         params = Layout(function="concat", moves_data=not view)
         return self.apply(name, params, inputs, result)
 
@@ -250,7 +250,7 @@ class TensorBuilder:
             raise WorkloadError(
                 f"Operator {name!r} cannot split {shape[axis]} elements into parts of {sizes}."
             )
-        shapes = [_sized(shape, axis, size) for size in sizes]
+        shapes = [sized(shape, axis, size) for size in sizes]
         return self.apply_several(name, Layout.view("split"), (x,), shapes)
 
     def streamed(
@@ -292,5 +292,7 @@ class TensorBuilder:
         ).validate()
 
 
-def _sized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+def sized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    """Return a shape with another size along one axis."""
+    axis %= len(shape)
     return (*shape[:axis], size, *shape[axis + 1 :])

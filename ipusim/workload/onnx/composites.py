@@ -123,13 +123,11 @@ def _determinant(p: Parts) -> str:
     return p.over("ReduceProd", diagonal, -1, keepdims=0)
 
 
-def _inverse(p: Parts) -> str:
-    """As many steps of elimination as there are rows, each also upwards (Gauss and Jordan)."""
-    return _eliminated(p, p.shape()[-1])
-
-
 def _eliminated(p: Parts, steps: int) -> str:
-    """Take a scaled row from all others in each step, without pivots."""
+    """Take a scaled row from all others in each step, without pivots.
+
+    An inverse takes as many steps as there are rows, each also upwards (Gauss and Jordan).
+    """
     p.note("determinants and inverses are eliminations without a choice of pivots")
     x = p.input(0)
     for _ in range(min(steps, LARGEST_UNROLL)):
@@ -590,8 +588,7 @@ COMPOSITES = by_domain(
             "MatMulNBits MatMulBnb4": _few_bits,
             "GatherBlockQuantized": _packed_lookup,
             "DynamicQuantizeLSTM": _quantised_lstm,
-            "MatMulIntegerToFloat": same_as("MatMul", 0, 1, quantised=True),
-            "DynamicQuantizeMatMul": same_as("MatMul", 0, 1, quantised=True),
+            "MatMulIntegerToFloat DynamicQuantizeMatMul": same_as("MatMul", 0, 1, quantised=True),
             "QLinearConv": same_as("Conv", 0, 3, 8, quantised=True, zero=7),
             "QGemm": same_as("Gemm", 0, 3, 6, quantised=True, zero=8),
             "QLinearAdd": same_as("Add", 0, 3, quantised=True, zero=7),
@@ -601,7 +598,7 @@ COMPOSITES = by_domain(
             **{f"QLinear{name}": same_as(name, 0, quantised=True) for name in _QUANTISED},
             **{name: same_as(name) for name in ("Trilu", "Pad", "Range", "GridSample", "Unique")},
             "ExpandDims": same_as("Unsqueeze"),
-            "Inverse": _inverse,
+            "Inverse": lambda p: _eliminated(p, p.shape()[-1]),
             "Tokenizer": _words,
         },
         NCHWC: {

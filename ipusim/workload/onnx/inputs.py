@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 
 from ipusim.errors import WorkloadError, nearest_name
+from ipusim.workload.builder import sized
 from ipusim.workload.onnx.reader import LARGEST_SIZE, DataInput, file_error
-from ipusim.workload.onnx.shapes import sized
 
 _BATCH_NAMES = tuple(
     re.compile(pattern, re.IGNORECASE) for pattern in (r"batch|(^|_)bs($|_)", r"^(n|b)$")

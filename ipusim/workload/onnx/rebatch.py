@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ipusim.workload.builder import sized
 from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reader import Value
-from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, Shape, sized
+from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, Shape
 
 if TYPE_CHECKING:
     from ipusim.workload.onnx.recipes import Parts

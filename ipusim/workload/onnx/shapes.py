@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ipusim.workload.builder import sized
 from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx.context import DTYPES, ImportContext
 from ipusim.workload.onnx.nodes import Node
@@ -140,12 +141,6 @@ def axis_of(axis: int, rank: int) -> int:
     """Return an axis counted from the front."""
     require(-rank <= axis < max(rank, 1), f"axis {axis} of {rank} dimensions")
     return axis % max(rank, 1)
-
-
-def sized(shape: Shape, axis: int, size: int) -> Shape:
-    """Return a shape with another size along one axis."""
-    axis %= len(shape)
-    return (*shape[:axis], size, *shape[axis + 1 :])
 
 
 def require(fits: bool, what: str) -> None:

@@ -6,6 +6,7 @@ Costs come from the vertices of lookups, sorts and elementwise operations; what 
 from dataclasses import replace
 from math import prod
 
+from ipusim.workload.builder import sized
 from ipusim.workload.graph import (
     Elementwise,
     Gather,
@@ -17,7 +18,7 @@ from ipusim.workload.graph import (
 )
 from ipusim.workload.onnx.operators.emission import Emission, Handler
 from ipusim.workload.onnx.operators.products import product_and_bias
-from ipusim.workload.onnx.shapes import LARGEST, Shape, by_names, sized, suppressed
+from ipusim.workload.onnx.shapes import LARGEST, Shape, by_names, suppressed
 
 _CORNERS = 4
 _POINTS = {"linear": 2, "cubic": 4}
