@@ -9,6 +9,7 @@ layout that they want.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from ipusim.compiler.program import Program
@@ -42,12 +43,15 @@ _REDUCTIONS = {"ADD": "sum", "MAX": "max", "SQUARE_ADD": "sumsquare"}
 
 
 def fingerprint(record: dict[str, str], program: Program, chip: Chip) -> bool | None:
-    """Return whether the worst tile's bytes are those of the predicted plans; None if not given."""
+    """Return whether the worst tile's bytes are those of the predicted plans; None if not given.
+
+    Without AMP in any of them nothing lies in interleaved memory.
+    """
     if not record["max_tile_memory_bytes"]:
         return None
     partials = int(record["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
-    slack = partials - max(op.interleaved_bytes for op in program.ops)
-    return 0 <= slack <= FINGERPRINT_SLACK_BYTES
+    predicted = max(op.interleaved_bytes for op in program.ops)
+    return 0 <= partials - predicted <= FINGERPRINT_SLACK_BYTES if predicted else partials < 0
 
 
 def graph_of(record: dict[str, str]) -> tuple[Graph, dict[str, TensorLayout]]:
@@ -164,7 +168,7 @@ def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
             copies.append(_op(f"copy {source}", Layout.move("copy"), source, argument))
     update = _scaled_add("w", dw, "updated", "update")
     ops = [*copies, forward, of_data, of_weights, update]
-    return _graph(shapes, ops, ("y", dx, "updated"), dtype)
+    return _graph(shapes, ops, ("y", dx, "updated"), dtype, aliases={"updated": "w"})
 
 
 def recurrent_graph(layer: Recurrent, dtype: str) -> Graph:
@@ -228,12 +232,19 @@ def _graph(
     ops: Sequence[Op],
     outputs: tuple[str, ...],
     dtype: str,
-    roles: Mapping[str, str] | None = None,
+    roles: Mapping[str, str] = MappingProxyType({}),
+    aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> Graph:
-    """Return a graph of tensors with `_ROLES`, or others that are given."""
-    roles = _ROLES | dict(roles or {})
+    """Return a graph of tensors with `_ROLES`, or others that are given, and `aliases` of some."""
+    roles = _ROLES | dict(roles)
     tensors = {
-        name: Tensor(name=name, shape=shape, dtype=dtype, role=roles.get(name, "activation"))
+        name: Tensor(
+            name=name,
+            shape=shape,
+            dtype=dtype,
+            role=roles.get(name, "activation"),
+            alias_of=aliases.get(name),
+        )
         for name, shape in shapes.items()
     }
     inputs = tuple(name for name in shapes if roles.get(name) == "input")
