@@ -112,7 +112,7 @@ def stages_of(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[S
     return tuple(stages)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _on_tile(layout: InputLayout, vertex: ReduceVertex) -> tuple[Stage, ...]:
     """Return the stages in which each tile reduces what it holds; the slowest pattern counts."""
     workers = vertex.tile.workers

@@ -125,7 +125,7 @@ def _tile_pattern(begin: int, end: int, levels: tuple[Level, ...], run: int) -> 
     return tuple(regions)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def examine_layout(levels: tuple[Level, ...], per_tile: int, tiles: int, grain: int) -> InputLayout:
     """Look at (a sample of) the tiles of a linearly mapped input."""
     (outer, _, below, _), *inner = levels
@@ -136,18 +136,14 @@ def examine_layout(levels: tuple[Level, ...], per_tile: int, tiles: int, grain: 
     run = levels[-1].size if levels[-1].reduced else 1
     # Tiles that differ only in the place along the outermost dimension have the same pattern, and
     # so have those within one place of it that differ only in the place along a reduced one.
-    known: dict[tuple[int, int], tuple[Region, ...]] = {}
-    examined: Counter[tuple[int, int]] = Counter()
-    for index in range(wanted):
-        tile = index * tiles // wanted
-        begin = tile * grains // tiles * grain
-        end = min(total, (tile + 1) * grains // tiles * grain)
-        alike = begin % below, end - begin
-        if inner and inner[0].reduced and sum(alike) <= below:
-            alike = begin % inner[0].below, end - begin
-        if alike not in known:
-            known[alike] = _tile_pattern(begin, end, levels, run)
-        examined[alike] += 1
+    tile = np.arange(wanted, dtype=np.int64) * tiles // wanted
+    begins = tile * grains // tiles * grain
+    sizes = np.minimum((tile + 1) * grains // tiles * grain, total) - begins
+    places = begins % below
+    if inner and inner[0].reduced:
+        places = np.where(places + sizes <= below, begins % inner[0].below, places)
+    examined = Counter(zip(places.tolist(), sizes.tolist(), strict=True))
+    known = {alike: _tile_pattern(alike[0], sum(alike), levels, run) for alike in examined}
     columns = {alike: sum([region.columns for region in known[alike]]) for alike in known}
     return InputLayout(
         tuple(dict.fromkeys(known.values())),
