@@ -393,6 +393,7 @@ def test_slic_holds_one_block_of_partials_more(groups, blocks):
     received = cost.weight_bytes - cost.weight_bytes // users
     partials = cost.partial_bytes * (blocks + 1) // blocks + 200
     assert found.temp_bytes == received + partials - cost.outputs * 2
+    assert found.interleaved_bytes == partials
 
 
 def test_inference_knows_no_gradient():

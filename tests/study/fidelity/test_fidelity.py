@@ -171,6 +171,10 @@ def test_worst_tile_and_memory_of_products(operations):
         ("fully connected, three passes", "GC200", 18, 18, 2.0),
         ("fully connected, three passes", "GC2", 18, 18, 1.1),
         ("fully connected, float, three passes", "GC2", 4, 4, 4.3),
+        ("convolution, three passes (released)", "GC200", 24, 25, 3.0),
+        # Both SLIC buffers of a tile lie in interleaved memory.
+        ("depthwise convolution, three passes (released)", "GC200", 4, 4, 6.9),
+        ("depthwise convolution, three passes (released)", "GC2", 4, 4, 6.5),
     ],
 )
 def test_worst_tile_and_memory_in_training(operations, operation, chip, exact, rows, memory):

@@ -76,7 +76,7 @@ def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> T
     m.transform = "joint" if chosen.joint else chosen.transform.name
     m.reads_lines = isinstance(m.task.params, Conv) and not chosen.one_by_one
     m.temp_bytes = max(_temp_bytes(m, chosen, came), m.steps[-1].temp_bytes)
-    m.interleaved_bytes = chosen.cost.partial_bytes if chosen.method == "AMP" else 0
+    m.interleaved_bytes = _summed_bytes(m, chosen) if chosen.method in ("AMP", "SLIC") else 0
     return layout
 
 
@@ -245,11 +245,18 @@ def _temp_bytes(m: Lowering, chosen: Plan, came: _Brought) -> int:
     if came.data:
         received -= inputs // split.out_chans
     received += came.bytes
-    partials = cost.partial_bytes
-    after = partials if cost.reduce else 0
-    if chosen.method == "SLIC":
-        # The vertex has a second buffer, for one block of groups (outFieldBuffer,
-        # poplibs lib/poplin/ConvVertices.cpp and ConvModel.cpp, addConvTempMemoryEstimate).
-        groups = ceil_div(m.task.params.groups, chosen.conv_groups_per_group * split.group)
-        partials += ceil_div(partials, groups) + 200
-    return max(received + partials - output, after, 0)
+    after = cost.partial_bytes if cost.reduce else 0
+    return max(received + _summed_bytes(m, chosen) - output, after, 0)
+
+
+def _summed_bytes(m: Lowering, chosen: Plan) -> int:
+    """Bytes of what the vertex sums into, which AMP and SLIC have in interleaved memory.
+
+    SLIC has a second buffer, of one block of groups (poplibs lib/poplin/ConvVertices.cpp,
+    outFieldBuffer, ConvModel.cpp, addConvTempMemoryEstimate, and the codelets' vector layouts).
+    """
+    partials = chosen.cost.partial_bytes
+    if chosen.method != "SLIC":
+        return partials
+    groups = ceil_div(m.task.params.groups, chosen.conv_groups_per_group * chosen.split.group)
+    return partials + ceil_div(partials, groups) + 200
