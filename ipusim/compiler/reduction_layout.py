@@ -91,16 +91,16 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
     if reduced:
         return _together([one for _, found in stretches for one in found])
     return [
-        (begin + index * outputs, end + index * outputs, *rest)
+        (low + index * outputs, high + index * outputs, first_run, runs, partials)
         for index, found in stretches
-        for begin, end, *rest in found
+        for low, high, first_run, runs, partials in found
     ]
 
 
 def _together(parts: list[_Alike]) -> list[_Alike]:
     """Return outputs that occur several times, in the order of memory, each once."""
     found = []
-    for begin, end in pairwise(sorted({edge for low, high, *_ in parts for edge in (low, high)})):
+    for begin, end in pairwise(sorted({edge for one in parts for edge in one[:2]})):
         length = runs = partials = 0
         for low, high, first, times, count in parts:
             if low <= begin < high:

@@ -217,18 +217,16 @@ def _split_columns(regions: Sequence[Region], grain: int, workers: int) -> list[
     if not simple:
         return kept
     free = max(1, workers - len(kept))
-    cuts: list[Region] = []
-    sizes = iter(split_sizes(sum(r.columns for r in simple), grain, free))
+    sizes = iter(split_sizes(sum([r.columns for r in simple]), grain, free))
     left = next(sizes)
-    for columns, inner, outer in simple:
-        while columns:
-            taken = min(columns, left)
-            cuts.append(Region(taken, inner, outer))
-            columns -= taken
-            left -= taken
-            if left == 0:
-                left = next(sizes, 0)
-    return kept + cuts
+    for region in simple:
+        columns, inner, outer = region
+        while columns > left:
+            kept.append(Region(left, inner, outer))
+            columns, left = columns - left, next(sizes)
+        kept.append(region if columns == region.columns else Region(columns, inner, outer))
+        left = left - columns or next(sizes, 0)
+    return kept
 
 
 def _row_splits(regions: Sequence[Region], width: int, workers: int) -> list[int]:
