@@ -107,13 +107,10 @@ def suppression(e: Emission) -> None:
     flat = e.step(".scores", Layout.view("reshape"), scores, shape=sizes, dtype=dtype)
     wide = e.step(".corners", Layout.view("expand"), corners, shape=field, dtype=dtype)
     numbers = graph.parameter(f"{label}.classes", sizes, role="constant")
-    shapes = {"boxes": (rows, kept, _CORNERS), "best": (rows, kept), "class": (rows, kept)}
-    outputs = tuple(
-        graph.add_tensor(f"{label}.{name}", shape, dtype) for name, shape in shapes.items()
-    )
+    shapes = [(rows, kept, _CORNERS), (rows, kept), (rows, kept)]
     params = NonMaxSuppression(batch=rows, boxes=boxes, detections=kept)
-    graph.add_op(label, params, (flat, numbers, wide), *outputs)
-    e.emit(Layout.move("concat"), *outputs[1:], suffix=".selected")
+    _, *chosen = graph.apply_several(label, params, (flat, numbers, wide), shapes)
+    e.emit(Layout.move("concat"), *chosen, suffix=".selected")
 
 
 def one_pass(function: str) -> Handler:

@@ -22,6 +22,7 @@ from ipusim.workload.onnx.shapes import (
     pool,
     product,
     reduction,
+    window,
 )
 
 PER_ELEMENT_AXIS_OPSET = 13
@@ -142,20 +143,12 @@ def local_response_norm(e: Emission) -> None:
     """LRN over neighbouring channels: square, windowed sum, power, division."""
     # The window slides over the channels: all other dimensions are the batch of its `Pool`.
     shape, size, data = e.shape(), e.node.given["size"], e.operand()
-    below = (size - 1) // 2
-    window = Pool(
-        kind="average",
-        batch=prod(shape) // shape[1],
-        channels=1,
-        field=(shape[1],),
-        kernel=(size,),
-        stride=(1,),
-        padding_lower=(below,),
-        padding_upper=(size - 1 - below,),
-        include_padding=True,
-    )
+    below, channels = (size - 1) // 2, shape[1]
+    place, _ = window({"pads": (below, size - 1 - below)}, (channels,), (size,))
+    counts = {"batch": prod(shape) // channels, "channels": 1}
+    mean = Pool(kind="average", include_padding=True, **counts, **place)
     square = Elementwise(function="square")
-    result = e.step(".window", window, e.step(".square", square, data))
+    result = e.step(".window", mean, e.step(".square", square, data))
     result = e.step(".power", Elementwise.in_place("pow"), result)
     e.emit(Elementwise(function="div"), data, result, suffix=".div")
 
