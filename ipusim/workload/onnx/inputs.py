@@ -260,14 +260,14 @@ def _computed(text: str, symbols: Mapping[str, int]) -> int | None:
 
 
 def _arithmetic(node: ast.AST, symbols: Mapping[str, int]) -> int:
-    if isinstance(node, ast.Name):
-        return symbols[node.id]
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.BinOp):
-        left, right = _arithmetic(node.left, symbols), _arithmetic(node.right, symbols)
-        if type(node.op) in _OPERATIONS:
-            return _OPERATIONS[type(node.op)](left, right)
+    match node:
+        case ast.Name(id=name):
+            return symbols[name]
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.BinOp(left=left, op=op, right=right):
+            operation = _OPERATIONS[type(op)]
+            return operation(_arithmetic(left, symbols), _arithmetic(right, symbols))
     raise ValueError(ast.dump(node))
 
 

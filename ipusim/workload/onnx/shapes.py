@@ -78,14 +78,11 @@ class Call:
         name = self.node.input[place]
         value = self.context.values[name]
         if value.array is None:
-            raise self.node.error(
-                f"gives {self.node.output[0]!r} no fixed shape, because {name!r} "
-                + (
-                    "lies in external data that is not there; put that file beside the model"
-                    if value.learnable
-                    else f"depends on data; {self._advice(self.source(name))}"
-                )
-            )
+            why = "lies in external data that is not there; put that file beside the model"
+            if not value.learnable:
+                why = f"depends on data; {self._advice(self.source(name))}"
+            result = self.node.output[0]
+            raise self.node.error(f"gives {result!r} no fixed shape, because {name!r} {why}")
         return value.array
 
     def _advice(self, source: str) -> str:
