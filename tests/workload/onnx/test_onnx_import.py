@@ -473,6 +473,23 @@ def test_recurrent_layers_give_what_is_asked_for_alone(wanted):
     assert [op.outputs for op in joined] == [("y",)]
 
 
+@pytest.mark.parametrize("batch_first", [0, 1])
+def test_each_way_of_a_recurrent_layer_has_its_own_weights_and_states(batch_first):
+    names = ["x", "w", "r", "b", "", "h", "c"]
+    given = {"hidden_size": 4, "direction": "bidirectional", "layout": batch_first}
+    node = helper.make_node("LSTM", names, ["y"], **given)
+    weights = {"w": [2, 16, 8], "r": [2, 16, 4], "b": [2, 32]}
+    states = dict.fromkeys("hc", [3, 2, 4] if batch_first else [2, 3, 4])
+    inputs = {"x": [3, 5, 8] if batch_first else [5, 3, 8], **states}
+    graph = from_onnx(make_model([node], inputs, ["y"], weights, opset=14)).graph()
+    ways = [op.inputs for op in graph.ops if op.kind == "recurrent"]
+    for x, *own in ways:
+        shapes = [graph.tensors[name].shape for name in (x, *own)]
+        assert shapes == [(5, 3, 8), (1, 16, 8), (1, 16, 4), (1, 32), (1, 3, 4), (1, 3, 4)]
+    assert len(ways) == 2 and set(ways[0]).intersection(ways[1]) == {ways[0][0]}
+    assert graph.parameters == 2 * 16 * (8 + 4 + 2)
+
+
 def test_a_deformable_convolution_has_a_bias_and_a_mask():
     node = _node("DeformConv", ["x", "w", "places", "b", "mask"], ["y"], offset_group=2)
     inputs = {"x": ["n", 4, 6, 5], "places": ["n", 2 * 2 * 9, 4, 3], "mask": ["n", 2 * 9, 4, 3]}
