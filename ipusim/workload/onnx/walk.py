@@ -105,8 +105,8 @@ class Walk:
             return
         static = all(value.static for value in inputs)
         computed = static and self.constants.computes(node)
-        kinds = ((domain, node.op_type) for domain in (form(node), node.domain))
-        recipe = next(filter(None, map(RECIPES.get, kinds)), None)
+        recipe = RECIPES.get((form(node), node.op_type))
+        recipe = recipe or RECIPES.get((node.domain, node.op_type))
         if recipe is not None:
             if not (computed and self._evaluated(node)):
                 Parts(self, node).run(recipe)
