@@ -14,9 +14,9 @@ BYTES_PER_ELEMENT = DTYPE_BYTES | {"uint32": 4, "int8": 1}
 # poplibs lib/poputil/TileMapping.cpp, calcLinearTileMapping: no tile gets less than this.
 MIN_BYTES_PER_TILE = 128
 
-# Versions of poplibs whose estimators and operation structures were read: tag 1.0.136 (SDK 1.0)
-# and tag sdk/poplar/2.4.0.
-CODELET_VERSIONS = ("2020-01", "2021-11")
+# Versions of poplibs whose estimators and operation structures were read: tags 1.0.136 (SDK 1.0),
+# sdk/poplar/2.0.0, of which only what differs from the next stands apart, and sdk/poplar/2.4.0.
+CODELET_VERSIONS = ("2020-01", "2021-03", "2021-11")
 
 
 @dataclass(frozen=True, slots=True)

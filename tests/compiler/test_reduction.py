@@ -25,15 +25,24 @@ def reduce_steps(shape, dims, dtype="float16", chip=MK1, era="2021-11", function
     return emitted(Emitter.reduce, function, Placed(shape, dtype), *dims, chip=chip, codelets=era)
 
 
-def test_strided_vertex_by_hand():
-    # 8 halves wide, 32 rows: two columns of vectors, 64 vectors.
-    assert HALF_TO_FLOAT.strided(8, 32) == 7 + 17 + 2 * 6 + 64
-    assert FLOAT.strided(4, 64) == 7 + 17 + 2 * 6 + 128
-    # As much is loaded at once where nothing is accumulated.
-    assert (
-        ReduceVertex(TILE, "float16", "float16", "float16", accumulates=False).strided(8, 32)
-        == 36 + 64
-    )
+@pytest.mark.parametrize(
+    ("inputs", "output", "accumulates", "version", "fixed", "loop"),
+    [
+        ("float16", "float32", True, "2021-03", 7 + 17, 6),
+        ("float32", "float32", True, "2020-01", 7 + 17, 6),
+        ("float16", "float32", False, "2021-03", 7 + 17, 6),
+        # Entry, set-up, and of each loop its set-up, completion and store less the first load.
+        ("float16", "float16", True, "2021-11", 5 + 11, 3 + 1 + 7 + 3 - 1),
+        ("float16", "float32", True, "2021-11", 5 + 11, 3 + 1 + 6 + 3 - 1),
+        ("float16", "float32", False, "2021-11", 5 + 11, 3 + 1 + 7 + 3 - 1),
+        ("float32", "float32", True, "2021-11", 5 + 11, 3 + 3 + 2 + 3 - 1),
+        ("float32", "float16", False, "2021-11", 5 + 11, 3 + 2 + 2 + 3 - 1),
+    ],
+)
+def test_strided_vertex_by_hand(inputs, output, accumulates, version, fixed, loop):
+    vertex = ReduceVertex(Tile(MK1, version), inputs, output, output, accumulates=accumulates)
+    # Two columns of vectors, whether or not anything is accumulated, of 32 rows.
+    assert vertex.strided(2 * vertex.path, 32) == fixed + 2 * (loop + 32)
 
 
 def test_continuous_vertex_by_hand():

@@ -81,10 +81,19 @@ class ReduceVertex:
         return element_bytes(self.inputs), element_bytes(self.output)
 
     def strided(self, columns: int, rows: int) -> int:
-        """Where the partials form one regular array (STRIDED_REDUCE)."""
-        per_loop = gcd(self.path, columns)
-        loops = columns // per_loop
-        return ENTRY_EXIT_CYCLES + 17 + loops * 6 + loops * rows
+        """Where the partials form one regular array (STRIDED_REDUCE).
+
+        From SDK 2.1 on what completes a loop depends on the types
+        (getCyclesEstimateForStridedReduce, whose table lacks sums of squares; they are taken to
+        complete as sums do).
+        """
+        loops = columns // gcd(self.path, columns)
+        if self.tile.version != "2021-11":
+            return ENTRY_EXIT_CYCLES + 17 + loops * (6 + rows)
+        completed = 10 if self.accumulates else 9
+        if self.column_bytes[0] == 2:
+            completed = 12 if self.accumulates and self.column_bytes[1] == 4 else 13
+        return 16 + loops * (completed + rows)
 
     def continuous(self, outputs: int, rows: int) -> int:
         """Where each output's partials are contiguous.

@@ -23,7 +23,8 @@ def _read() -> dict[str, dict[str, LoopTable]]:
     for line in read_records(Path(__file__).with_name("loops.csv")):
         table = found.setdefault(line["table"], {version: {} for version in CODELET_VERSIONS})
         for version, rows in table.items():
-            pairs = {dtype: line[f"{version} {dtype}"] for dtype in ("float16", "float32")}
+            column = "2021-11" if version == "2021-03" else version
+            pairs = {dtype: line[f"{column} {dtype}"] for dtype in ("float16", "float32")}
             if all(pairs.values()):
                 rows[line["row"]] = {dtype: _numbers_of(text) for dtype, text in pairs.items()}
     return found
@@ -45,13 +46,13 @@ is first broadcast by a copy and the vertex of two full operands runs."""
 for _version, _in_place in LOOPS["UnaryOp1DInPlace"].items():
     LOOPS["UnaryOp1DInPlace"][_version] = LOOPS["UnaryOp1D"][_version] | _in_place
 
-SUPERVISOR_CYCLES = {"2020-01": 200, "2021-11": 11}
+SUPERVISOR_CYCLES = {"2020-01": 200, "2021-03": 11, "2021-11": 11}
 """What the supervisor takes to run a vertex of all workers."""
 
 AROUND = LOOPS.pop("around")
 """Cycles of every worker before its loop, and of the supervisor: ``worker/supervisor``."""
 
-LONGER_STARTS = {("UnaryOp1D", "exp", "2021-11"): 16}
+LONGER_STARTS = {("UnaryOp1D", "exp", version): 16 for version in ("2021-03", "2021-11")}
 """Cycles that a worker takes before its loop beyond those."""
 
 NON_LINEARITY = LOOPS.pop("non-linearity")

@@ -38,4 +38,6 @@ def test_an_export_takes_the_cycles_of_the_zoo(name, exporter):
     models = from_onnx(file, shapes=shapes), own
     assert len({model.graph(1).macs for model in models}) == 1
     exported, expected = (simulate(model, micro_batch=1, replicas=1) for model in models)
-    assert exported.cycles_per_step == pytest.approx(expected.cycles_per_step, rel=0.02)
+    # 2 % before operands that are rearranged lay in whole blocks: Swin's windows, which the file
+    # moves otherwise, then find their operands in another order here and there.
+    assert exported.cycles_per_step == pytest.approx(expected.cycles_per_step, rel=0.025)
