@@ -333,7 +333,7 @@ class Emitter:
         """
         share = self.share(x)
         runs = ceil_div(share, run)
-        cycles = vector_outer_cycles(self.tile, runs, ceil_div(share, runs), x.dtype)
+        cycles = vector_outer_cycles(self.tile, runs, min(run, share), x.dtype)
         received = min(runs, values) * element_bytes(x.dtype)
         self.emit(name, "popops::BroadcastVectorOuter", cycles, exchange=received)
 

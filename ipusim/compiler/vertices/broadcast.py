@@ -119,13 +119,16 @@ def vector_inner_2d_cycles(
 def vector_outer_cycles(tile: Tile, rows: int, columns: int, dtype: str) -> int:
     """Return the cycles of applying one value per row to a ``rows x columns`` block.
 
-    BroadcastVectorOuterByRow and -ByColumn: workers share rows or columns, whichever is faster. A
-    vector takes 2 cycles; rows that are not whole vectors cost 25 instead of 7 each.
+    BroadcastVectorOuterByRow and -ByColumn: workers share rows where a row has no vector for each,
+    else its columns (lib/popops/ElementWise.cpp, binaryOpBroadcastOuterVector). A vector takes 2
+    cycles; rows that are not whole vectors cost 25 instead of 7 each.
     """
     width = tile.width(dtype)
     overhead = 25 if columns % width else 7
-    by_row = tile.per_worker(rows) * (overhead + 2 * ceil_div(columns, width))
-    share = tile.per_worker(columns)
-    by_column = rows * (overhead + 2 * ceil_div(share, width))
-    worker = 15 + min(by_row, by_column)
+    share = columns
+    if columns < tile.workers * width:
+        rows = tile.per_worker(rows)
+    else:
+        share = tile.per_worker(columns)
+    worker = 15 + rows * (overhead + 2 * ceil_div(share, width))
     return SUPERVISOR_CYCLES[tile.version] + tile.workers * worker

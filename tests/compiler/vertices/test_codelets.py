@@ -286,10 +286,14 @@ def test_vector_outer_by_hand():
     # One row of 76 halves: by column 13 for each worker, four vectors.
     assert vector_outer_cycles(LATE, 1, 76, "float16") == 11 + 6 * (15 + 7 + 2 * 4)
     assert vector_outer_cycles(EARLY, 1, 76, "float16") == 200 + 6 * (15 + 7 + 2 * 4)
-    # 12 rows of 64 halves, two per worker: 15 + 2 x (7 + 2 x 16); by column: 12 x (7 + 2 x 3).
-    assert vector_outer_cycles(LATE, 12, 64, "float16") == 11 + 6 * (15 + 78)
-    # Rows of 66 halves are not whole vectors: 25 a row besides 17 vectors, two rows for a worker.
-    assert vector_outer_cycles(LATE, 12, 66, "float16") == 11 + 6 * (15 + 2 * (25 + 34))
+    # 12 rows of 64 halves: by column, three vectors for each worker, though two rows take less.
+    assert vector_outer_cycles(LATE, 12, 64, "float16") == 11 + 6 * (15 + 12 * (7 + 2 * 3))
+    # Rows of 66 halves are not whole vectors: 25 a row besides three vectors.
+    assert vector_outer_cycles(LATE, 12, 66, "float16") == 11 + 6 * (15 + 12 * (25 + 2 * 3))
+    # A row with less than a vector for each worker is one worker's: 23 halves, 11 floats.
+    assert vector_outer_cycles(LATE, 12, 20, "float16") == 11 + 6 * (15 + 2 * (7 + 2 * 5))
+    assert vector_outer_cycles(LATE, 12, 24, "float16") == 11 + 6 * (15 + 12 * (7 + 2 * 1))
+    assert vector_outer_cycles(LATE, 12, 11, "float32") == 11 + 6 * (15 + 2 * (25 + 2 * 6))
 
 
 @pytest.mark.parametrize("era", ERAS)
