@@ -298,7 +298,8 @@ def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: Chip) -
     rows, columns = rows // of_rows, columns // gcd(parts // of_rows, columns // grain)
     each = ceil_div(ceil_div(elements, rows * columns), chip.tiles)
     received = each * rows * columns * element_bytes(dtype)
-    return Regrouping(received, transpose_cycles(rows, columns, each, dtype, chip))
+    # What sits together before are the columns that the vertex reads.
+    return Regrouping(received, transpose_cycles(columns, rows, each, dtype, chip))
 
 
 MOST_STRIDE = 512

@@ -214,7 +214,8 @@ def test_blocks_are_halved_for_tiles_that_have_none():
     # 512 blocks of 16 x 16 on 1,472 tiles: twice as many of 8 x 16, four times as many are more.
     found = codelets.regrouping(whole, 16, 16, "float16", MK2)
     assert found.received == 8 * 16 * 2
-    assert found.cycles == codelets.transpose_cycles(8, 16, 1, "float16", MK2)
+    # The 8 that sit together are the columns that the vertex reads.
+    assert found.cycles == codelets.transpose_cycles(16, 8, 1, "float16", MK2)
     assert codelets.regrouping(64, 16, 4, "float16", MK2).received == 4 * 4 * 2
     # Enough blocks stay whole, and so does the smallest.
     assert codelets.regrouping(4 * whole, 16, 16, "float16", MK2).received == 2 * 16 * 16 * 2
