@@ -67,6 +67,7 @@ def joint_types(
     AMP, are not modelled.
     """
     asked, partials = passes[0], _partial_bytes(passes[0], rules)
+    # Without the dot products of plans that are not joint, which come last.
     forward, update = (
         vertex_types(plain[at : at + 1], passes[at], chip, rules)[0][:1] for at in (0, 2)
     )
@@ -215,7 +216,7 @@ def _hmac_types(
     counts = -(-steps // np.concatenate((small, -(-steps // small))))
     sizes = np.unique(-(-steps // counts)) * step
     sizes = sizes[sizes < in_chans + grain]
-    if grain < step and grain == 1:
+    if units > grain == 1:
         sizes = np.concatenate(([1], sizes))
     out_per = 2 if (era != ERA_1_0 and partials == 2) else 1
     return hmac_vertices(sizes, out_per, in_bytes, partials, era)

@@ -125,10 +125,9 @@ def vector_outer_cycles(tile: Tile, rows: int, columns: int, dtype: str) -> int:
     """
     width = tile.width(dtype)
     overhead = 25 if columns % width else 7
-    share = columns
     if columns < tile.workers * width:
         rows = tile.per_worker(rows)
     else:
-        share = tile.per_worker(columns)
-    worker = 15 + rows * (overhead + 2 * ceil_div(share, width))
+        columns = tile.per_worker(columns)
+    worker = 15 + rows * (overhead + 2 * ceil_div(columns, width))
     return SUPERVISOR_CYCLES[tile.version] + tile.workers * worker

@@ -9,7 +9,6 @@ layout that they want.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 from ipusim.compiler.program import Program
@@ -168,7 +167,10 @@ def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
             copies.append(_op(f"copy {source}", Layout.move("copy"), source, argument))
     update = _scaled_add("w", dw, "updated", "update")
     ops = [*copies, forward, of_data, of_weights, update]
-    return _graph(shapes, ops, ("y", dx, "updated"), dtype, aliases={"updated": "w"})
+    graph = _graph(shapes, ops, ("y", dx, "updated"), dtype)
+    # Weights are updated where they lie.
+    updated = replace(graph.tensors["updated"], alias_of="w")
+    return replace(graph, tensors=graph.tensors | {"updated": updated})
 
 
 def recurrent_graph(layer: Recurrent, dtype: str) -> Graph:
@@ -232,19 +234,12 @@ def _graph(
     ops: Sequence[Op],
     outputs: tuple[str, ...],
     dtype: str,
-    roles: Mapping[str, str] = MappingProxyType({}),
-    aliases: Mapping[str, str] = MappingProxyType({}),
+    roles: Mapping[str, str] | None = None,
 ) -> Graph:
-    """Return a graph of tensors with `_ROLES`, or others that are given, and `aliases` of some."""
-    roles = _ROLES | dict(roles)
+    """Return a graph of tensors with `_ROLES`, or others that are given."""
+    roles = _ROLES | dict(roles or {})
     tensors = {
-        name: Tensor(
-            name=name,
-            shape=shape,
-            dtype=dtype,
-            role=roles.get(name, "activation"),
-            alias_of=aliases.get(name),
-        )
+        name: Tensor(name=name, shape=shape, dtype=dtype, role=roles.get(name, "activation"))
         for name, shape in shapes.items()
     }
     inputs = tuple(name for name in shapes if roles.get(name) == "input")

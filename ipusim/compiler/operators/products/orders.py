@@ -75,16 +75,17 @@ def wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Ord
     if not asked and users <= MOST_VIEWS and not turned and group > 1:
         return None
     elements = ceil_div(_padded(x.elements, op.k, wanted), parts)
-    name, tile_bytes = "B" if is_b else "A", laid_out_bytes(chosen, x.dtype, is_input=is_input)
+    tile_bytes = _laid_out_bytes(chosen, x.dtype, is_input=is_input)
+    plain = Order("B" if is_b else "A", tile_bytes)
     if turned and regroups(x.dtype, group, wanted):
         blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
-        return _in_blocks(m, Order(name, tile_bytes), blocks, group * size)
+        return _in_blocks(m, plain, blocks, group * size)
     run, apart = gcd(x.layout.grouping, wanted), tile_bytes
     if not turned:
         # Of groups that are not whole, the last moves one by one.
         apart = tile_bytes // ceil_div(op.k, run) if op.k % run else 0
     copies = rearranged_copy_cycles(tile_bytes - apart, run * size, m.chip)
-    return Order(name, tile_bytes, copies + rearranged_copy_cycles(apart, size, m.chip))
+    return replace(plain, copies=copies + rearranged_copy_cycles(apart, size, m.chip))
 
 
 def _padded(elements: int, summed: int, group: int) -> int:
@@ -103,7 +104,7 @@ def _in_blocks(m: Lowering, plain: Order, blocks: Regrouping, piece_bytes: int) 
     return replace(plain, copies=copies, turned=blocks, copies_to_turn=copies_to_turn)
 
 
-def laid_out_bytes(chosen: Plan, dtype: str, *, is_input: bool) -> int:
+def _laid_out_bytes(chosen: Plan, dtype: str, *, is_input: bool) -> int:
     """Return the bytes on the fullest tile of an operand that a plan lays out.
 
     Tiles that use the same part hold it in whole blocks, of channels of the input, of channels of
@@ -121,28 +122,31 @@ def laid_out_bytes(chosen: Plan, dtype: str, *, is_input: bool) -> int:
     return ceil_div(blocks, holders) * block
 
 
-def bring_into_order(m: Lowering, orders: list[Order]) -> None:
+def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
     """Rearrange operands once for all tiles: both are sent, both transposed, both take place.
+
+    That is done for each of so many serial parts.
 
     Poplibs adds its programs in this order (lib/poplin/Convolution.cpp, TransformPreProgram),
     and copies that stand together are one exchange (graphcore/popart
     willow/src/popx/popprograms.cpp, addPipelineCycle, relies on it).
     """
     turned = [(order, order.turned) for order in orders if order.turned]
-    if turned:
-        m.emit(
-            "transpose " + " and ".join(order.name for order, _ in turned),
-            TRANSPOSE,
-            sum(blocks.cycles for _, blocks in turned),
-            received=sum(blocks.received for _, blocks in turned),
-            copy=sum(order.copies_to_turn for order, _ in turned),
-        )
-    if orders:
-        m.fetch(
-            "rearrange " + " and ".join(order.name for order in orders),
-            sum(order.tile_bytes for order in orders),
-            cycles=sum(order.copies for order in orders),
-        )
+    with m.loop(parts, tiles=m.tiles):
+        if turned:
+            m.emit(
+                "transpose " + " and ".join(order.name for order, _ in turned),
+                TRANSPOSE,
+                sum(blocks.cycles for _, blocks in turned),
+                received=sum(blocks.received for _, blocks in turned),
+                copy=sum(order.copies_to_turn for order, _ in turned),
+            )
+        if orders:
+            m.fetch(
+                "rearrange " + " and ".join(order.name for order in orders),
+                sum(order.tile_bytes for order in orders),
+                cycles=sum(order.copies for order in orders),
+            )
 
 
 def summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Order | None:

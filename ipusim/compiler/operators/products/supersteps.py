@@ -76,7 +76,7 @@ def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> T
     m.transform = "joint" if chosen.joint else chosen.transform.name
     m.reads_lines = isinstance(m.task.params, Conv) and not chosen.one_by_one
     m.temp_bytes = max(_temp_bytes(m, chosen, came), m.steps[-1].temp_bytes)
-    m.interleaved_bytes = _summed_bytes(m, chosen) if chosen.method in ("AMP", "SLIC") else 0
+    m.interleaved_bytes = _partials_bytes(m, chosen) if chosen.method in ("AMP", "SLIC") else 0
     return layout
 
 
@@ -135,16 +135,14 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
                 placed = True
                 needed.append(order)
         before_bytes += sum(order.tile_bytes for order in needed)
-        with m.loop(chosen.cost.serial, tiles=m.tiles):
-            bring_into_order(m, needed)
+        bring_into_order(m, needed, cost.serial)
     if moved > 0 and op.pass_kind == "weight_gradient":
         # What is summed over must become innermost.
         arranged = True
         operands = ((data, True), (weights, False)) if is_conv else ()
         orders = [summed_order(m, chosen, x, is_input=is_input) for x, is_input in operands]
         if orders and all(orders):
-            with m.loop(chosen.cost.serial, tiles=m.tiles):
-                bring_into_order(m, orders)
+            bring_into_order(m, orders, cost.serial)
             moved = 0
         else:
             # Elements move one by one; for convolutions this is what the planner reckons with.
@@ -246,11 +244,11 @@ def _temp_bytes(m: Lowering, chosen: Plan, came: _Brought) -> int:
         received -= inputs // split.out_chans
     received += came.bytes
     after = cost.partial_bytes if cost.reduce else 0
-    return max(received + _summed_bytes(m, chosen) - output, after, 0)
+    return max(received + _partials_bytes(m, chosen) - output, after, 0)
 
 
-def _summed_bytes(m: Lowering, chosen: Plan) -> int:
-    """Bytes of what the vertex sums into, which AMP and SLIC have in interleaved memory.
+def _partials_bytes(m: Lowering, chosen: Plan) -> int:
+    """Bytes of the partials of the fullest tile, which AMP and SLIC have in interleaved memory.
 
     SLIC has a second buffer, of one block of groups (poplibs lib/poplin/ConvVertices.cpp,
     outFieldBuffer, ConvModel.cpp, addConvTempMemoryEstimate, and the codelets' vector layouts).
