@@ -5,6 +5,8 @@ rest follows from the shapes or from the one convention that the zoo uses (leaky
 0.01, hard sigmoid with slope 1/6, norms with epsilon 1e-5, dropout off); others are refused.
 """
 
+from collections.abc import Iterator
+
 from ipusim.errors import WorkloadError
 from ipusim.numerics.operators.elementwise import ELEMENTWISE
 from ipusim.numerics.program import Node, Program
@@ -19,7 +21,7 @@ def program_of(forward: graph.Graph) -> Program:
     stored = [*forward.with_role("parameter"), *forward.with_role("constant")]
     return Program(
         name=forward.name,
-        nodes=tuple(_node(op, forward, producers) for op in forward.ops),
+        nodes=tuple(node for op in forward.ops for node in _nodes(op, forward, producers)),
         inputs=forward.inputs,
         outputs=forward.outputs,
         input_shapes={name: forward.tensors[name].shape for name in forward.inputs},
@@ -32,23 +34,26 @@ def program_of(forward: graph.Graph) -> Program:
     )
 
 
-def _node(op: graph.Op, forward: graph.Graph, producers: dict[str, graph.Op]) -> Node:
-    name = _operator(op, forward)
+def _nodes(op: graph.Op, forward: graph.Graph, producers: dict[str, graph.Op]) -> Iterator[Node]:
+    """Yield an operator as numerics calls it; a bias is first viewed along its axis, then added."""
+    name, inputs, shape = _operator(op, forward), op.inputs, forward.tensors[op.outputs[0]].shape
     if name is None or op.phase != "forward":
         kind = f"{op.kind} ({op.function})" if op.function else op.kind
         raise WorkloadError(
             f"Operator {op.name!r} of kind {kind} cannot be executed from an operator graph; pass "
             "an ONNX file with this operator, or a model without it."
         )
-    given: dict[str, object] = {"shape": forward.tensors[op.outputs[0]].shape}
-    if name == "BiasAdd":
-        producer = producers.get(op.inputs[0])
-        follows_conv = producer is not None and isinstance(producer.params, graph.Conv)
-        given["axis"] = 1 if follows_conv else -1
-    if name == "HardSigmoid":
-        given["alpha"] = 1 / 6
-    ends = {"inputs": op.inputs, "outputs": op.outputs}
-    return Node(name=op.name, op=name, params=op.params, attributes=given, **ends)
+    if op.function == "bias_add":
+        producer = producers.get(inputs[0])
+        axis = 1 if producer and isinstance(producer.params, graph.Conv) else len(shape) - 1
+        wide = tuple(size if place == axis else 1 for place, size in enumerate(shape))
+        x, bias = inputs
+        inputs = (x, f"{bias} along axis {axis} of {x}")
+        viewed = {"outputs": inputs[1:], "attributes": {"shape": wide}}
+        yield Node(name=inputs[1], op="View", inputs=(bias,), **viewed)
+    given = {"shape": shape} | ({"alpha": 1 / 6} if name == "HardSigmoid" else {})
+    ends = {"inputs": inputs, "outputs": op.outputs}
+    yield Node(name=op.name, op=name, params=op.params, attributes=given, **ends)
 
 
 def _operator(op: graph.Op, forward: graph.Graph) -> str | None:
@@ -72,7 +77,7 @@ def _operator(op: graph.Op, forward: graph.Graph) -> str | None:
         case graph.Elementwise(function="dropout"):
             return "View"
         case graph.Elementwise(function="bias_add"):
-            return "BiasAdd"
+            return "Add"
         case graph.Elementwise(function=function):
             name = function.title().replace("_", "")
             return name if getattr(ELEMENTWISE.get(name), "operands", 0) == len(op.inputs) else None

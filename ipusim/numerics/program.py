@@ -20,10 +20,10 @@ class Node:
     """One operator.
 
     ``op`` is an ONNX operator type. An operator of a graph has its ``params`` and, as an attribute,
-    the ``shape`` of its result; it may also be a "BiasAdd" (attribute ``axis``), "Product", "View"
-    or "Copy". In a file ``params`` depend on the operands. Inputs that are left out are "".
-    ``bodies`` are branches and loop bodies, by attribute; what they read of values outside are the
-    last inputs, whose names there are ``outer``.
+    the ``shape`` of its result; it may also be a "Product", "View" or "Copy". In a file ``params``
+    depend on the operands. Inputs that are left out are "". ``bodies`` are branches and loop
+    bodies, by attribute; what they read of values outside are the last inputs, whose names there
+    are ``outer``.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Operators that multiply and accumulate: convolutions, matrix products, per-channel bias."""
+"""Operators that multiply and accumulate: convolutions and matrix products."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -100,26 +100,6 @@ def _conv_backward(applied: registry.Applied) -> list[np.ndarray | None]:
         channels = (1, gradient.shape[1], 1, 1, 1)
         results[2] = registry.reduce_to_shape(gradient, channels, arithmetic).reshape(-1)
     return results
-
-
-def _bias_shape(node: Node, x: np.ndarray) -> tuple[int, ...]:
-    axis = node.attributes["axis"] % x.ndim
-    return tuple(size if place == axis else 1 for place, size in enumerate(x.shape))
-
-
-def _bias_forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    x, bias = inputs
-    return [arithmetic.store(x + bias.reshape(_bias_shape(node, x)))]
-
-
-def _bias_backward(applied: registry.Applied) -> list[np.ndarray | None]:
-    x, bias = applied.inputs
-    gradient = applied.gradients[0]
-    shape = _bias_shape(applied.node, x)
-    summed = (
-        registry.reduce_to_shape(gradient, shape, applied.arithmetic) if applied.wanted[1] else None
-    )
-    return [gradient, None if summed is None else summed.reshape(bias.shape)]
 
 
 def _product(a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
@@ -244,7 +224,6 @@ PRODUCTS = {
     **dict.fromkeys(
         ("Conv", "ConvTranspose"), registry.Operator(forward=_conv_forward, backward=_conv_backward)
     ),
-    "BiasAdd": registry.Operator(forward=_bias_forward, backward=_bias_backward),
     "Product": _of_pairs(_grouped),
     "Gemm": _of_pairs(_gemm),
     "MatMul": _of_pairs(_broadcast),
