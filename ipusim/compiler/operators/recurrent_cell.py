@@ -15,7 +15,12 @@ from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.matmul import multiply, plan_product, transpose_product
 from ipusim.compiler.state import Lowering, Task
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
-from ipusim.compiler.vertices.elementwise import TRANSPOSE, loop_cycles, transpose_cycles
+from ipusim.compiler.vertices.elementwise import (
+    TRANSPOSE,
+    found_group,
+    loop_cycles,
+    transpose_cycles,
+)
 from ipusim.machine import Chip
 from ipusim.workload.graph import MatMul
 
@@ -27,10 +32,12 @@ GRAIN = 16
 class StateLayout:
     """How a (batch, size) tensor of one time step lies.
 
-    `per_tile` are the elements on the fullest of its tiles.
+    `per_tile` are the elements on the fullest of its tiles, `grain` those of one sequence that
+    stay together.
     """
 
     elements: int
+    grain: int
     tiles: int
     per_tile: int
 
@@ -40,7 +47,12 @@ class StateLayout:
         grain = gcd(GRAIN, size)
         grains = batch * size // grain
         each = ceil_div(grains, chip.tiles)
-        return cls(elements=batch * size, tiles=ceil_div(grains, each), per_tile=each * grain)
+        return cls(
+            elements=batch * size,
+            grain=grain,
+            tiles=ceil_div(grains, each),
+            per_tile=each * grain,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,8 +79,8 @@ class Cell:
         """Return the bytes of `states` states on the fullest tile."""
         return states * layout.per_tile * element_bytes(self.dtype)
 
-    def product(self, params: MatMul) -> Plan:
-        """Add a product to every round of the loop; return it as planned.
+    def product(self, params: MatMul) -> tuple[Plan, TensorLayout]:
+        """Add a product to every round of the loop; return it as planned, and where it lies.
 
         Its weights stay in the layout of the plan, and what a gradient does to them once is done
         before the loop.
@@ -83,7 +95,8 @@ class Cell:
         chosen, forward = plan_product(alone, params)
         transpose_product(alone, chosen, forward, b)
         once = len(alone.steps)
-        lowered = alone.finish(multiply(alone, chosen, a, b))
+        made = multiply(alone, chosen, a, b)
+        lowered = alone.finish(made)
         m.steps += [
             step._replace(repeats=step.repeats * (m.repeats if index >= once else 1), temp_bytes=0)
             for index, step in enumerate(lowered.steps)
@@ -93,18 +106,22 @@ class Cell:
         m.codelet = m.codelet or lowered.codelet
         self.temp_bytes = max(self.temp_bytes, lowered.temp_bytes)
         m.interleaved_bytes = max(m.interleaved_bytes, lowered.interleaved_bytes)
-        return chosen
+        return chosen, made
 
     def units(self, params: MatMul) -> None:
-        """Add a product of every step, and transpose its rows' groups so that units lie in such.
+        """Add a product of every step, and transpose its blocks so that units sit together.
 
-        Source: RnnUtil.hpp, tryGroupedPartialTranspose.
+        Nothing is done where no neighbours of the batch sit together, as where the plan swaps the
+        operands. The vertex reads rows of what sits together (RnnUtil.hpp,
+        tryGroupedPartialTranspose).
         """
-        plan = self.product(params)
-        grouping = plan.out_chans_per_group
-        if grouping > 1:
-            blocks = ceil_div(ceil_div(params.m * params.n, grouping * GRAIN), plan.cost.tiles_used)
-            cycles = transpose_cycles(grouping, GRAIN, blocks, self.dtype, self.m.chip)
+        _, made = self.product(params)
+        units = gcd(self.state.grain, params.n)
+        batch = found_group(made.grouping, params.m) if made.rows else 1
+        if min(units, batch) > 1:
+            tiles = made.tiles or self.m.chip.tiles
+            blocks = ceil_div(ceil_div(params.m * params.n, units * batch), tiles)
+            cycles = transpose_cycles(units, batch, blocks, self.dtype, self.m.chip)
             self.m.emit("group units", TRANSPOSE, cycles)
 
     def combine(

@@ -127,6 +127,21 @@ def test_gradients_that_are_too_large_are_not_gathered():
     assert "slice gate gradients" in names
 
 
+def test_units_are_transposed_in_blocks_whose_rows_are_of_the_batch():
+    """Poplibs lib/popnn/RnnUtil.hpp, tryGroupedPartialTranspose: the vertex reads rows of what sits
+    together, sequences of the batch, and writes rows of units. One block for each worker.
+    """
+
+    def grouped(batch, hidden):
+        steps = lowered(layer(batch=batch, hidden=hidden)).steps
+        return [step.compute_cycles for step in steps if step.name == "group units"]
+
+    assert grouped(4, 64) == [7 + 6 * (27 + 35 + 4 * (16 // 4 - 2) - 7)]  # 16 units, 4 sequences
+    assert grouped(4, 100) == [7 + 6 * (29 - 7)]  # states come in grains of 4 units
+    assert grouped(16, 64) == []  # the plan swaps: units sit together
+    assert grouped(12, 40) == []  # 12 sequences are no whole groups of 8
+
+
 def test_options_and_forms_change_the_loop():
     names = {
         form: [step.name for step in lowered(params).steps]
