@@ -7,13 +7,13 @@ one per table. Whatever is wrong with a file is said in one sentence.
 import csv
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from ipusim.errors import DataError, StudyError, why
 
@@ -28,6 +28,8 @@ _FILE_MODE = 0o644
 _RESTORE = "restore it from the repository"
 _TRUTH = {"true": True, "false": False}
 _Record = TypeVar("_Record")
+_Answer = TypeVar("_Answer")
+_Given = ParamSpec("_Given")
 
 
 @cache
@@ -68,6 +70,16 @@ def notebooks_dir() -> Path:
     return _locate("notebooks", _PACKAGE)
 
 
+def once_per_data_dir(ask: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
+    """Remember what a function answers, apart for every data folder."""
+
+    @cache
+    def answers(_folder: Path, *given: Any, **named: Any) -> _Answer:
+        return ask(*given, **named)
+
+    return wraps(ask)(lambda *given, **named: answers(data_dir(), *given, **named))
+
+
 class _Table(dict[str, Any]):
     """A table of a TOML file, or a line of CSV; a key that it lacks is a DataError."""
 
@@ -82,9 +94,11 @@ class _Table(dict[str, Any]):
         raise DataError(f"The entry {key!r} {self.where} is missing: {_RESTORE}.")
 
 
+@once_per_data_dir
 def read_tables(file: str) -> dict[str, Any]:
-    """Return the parsed content of one TOML file below the data folder, read once per process."""
-    return _parse(data_dir() / file, file)
+    """Return the parsed content of one TOML file below the data folder."""
+    with _reading(file, "valid TOML"):
+        return _Table(tomllib.loads((data_dir() / file).read_text(encoding="utf-8")), file)
 
 
 def completed(tables: Mapping[str, Any], file: str) -> dict[str, Any]:
@@ -119,12 +133,6 @@ def _reading(name: str, kind: str) -> Iterator[None]:
         ) from error
 
 
-@cache
-def _parse(path: Path, name: str) -> dict[str, Any]:
-    with _reading(name, "valid TOML"):
-        return _Table(tomllib.loads(path.read_text(encoding="utf-8")), name)
-
-
 def read_records(path: Path) -> list[dict[str, str]]:
     """Read a UTF-8 CSV file with a header into one dictionary of texts per line.
 
@@ -156,8 +164,9 @@ def number_cell(record: dict[str, str], column: str, path: Path) -> float:
     return _value(float, record[column], f"{column!r} of {first!r} in {path.name}", record)
 
 
+@once_per_data_dir
 def read(kind: type[_Record], file: str, *, table: str = "") -> tuple[_Record, ...]:
-    """Read a file below the data folder into a dataclass, once per process.
+    """Read a file below the data folder into a dataclass.
 
     The type hints of `kind` say what a column or key holds: text, a whole number, a number, truth
     ("true", "false"), one of several texts (Literal), any of these or nothing (``| None``), a tuple
@@ -167,17 +176,13 @@ def read(kind: type[_Record], file: str, *, table: str = "") -> tuple[_Record, .
     the first field takes the name of the table, every key must be a field. A DataError says what is
     missing, damaged or of another type.
     """
-    return _read(kind, data_dir() / file, file, table)
-
-
-@cache
-def _read(kind: type[_Record], path: Path, file: str, table: str) -> tuple[_Record, ...]:
+    path = data_dir() / file
     if path.suffix == ".csv":
         return tuple(
             _record(kind, {name: text for name, text in line.items() if text}, line, path.name)
             for line in read_records(path)
         )
-    tables = _parse(path, file)
+    tables = read_tables(file)
     first = fields(kind)[0].name
     return tuple(
         _record(kind, {first: name} | entry, {first: name}, file, strict=True)

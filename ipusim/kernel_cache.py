@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from ipusim.files import data_dir, replace_file
+from ipusim.files import data_dir, once_per_data_dir, replace_file
 
 KERNEL_SOURCES = (
     "compiler/convolution",
@@ -66,14 +66,10 @@ def source_digest(sources: tuple[str, ...] = KERNEL_SOURCES) -> str:
     return files_digest(Path(__file__).parent, sources, _SOURCES)
 
 
+@once_per_data_dir
 def state_digest(sources: tuple[str, ...] = PREDICTING_SOURCES) -> str:
     """Return a digest of sources and data: what the answer to a question depends on."""
-    return _state_digest(sources, data_dir())
-
-
-@cache
-def _state_digest(sources: tuple[str, ...], data: Path) -> str:
-    return files_digest(data, PREDICTING_DATA, ("",), source_digest(sources))
+    return files_digest(data_dir(), PREDICTING_DATA, ("",), source_digest(sources))
 
 
 def files_digest(

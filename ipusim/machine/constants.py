@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_origin, get_type_hints
 
 from ipusim.errors import DataError, check_name, resolve_name
-from ipusim.files import completed, data_dir, read_tables
+from ipusim.files import completed, once_per_data_dir, read_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,12 +108,12 @@ def load(kind: type[_Kind], name: str, own: Own | None = None, *, adopted: bool 
     """
     added = own.of(kind) if own else {}
     valid = resolve_name(kind.WORD, name, (*added, *names(kind)), aliases(kind))
-    return _build(kind, valid, own, adopted) if own else _load(kind, valid, data_dir(), adopted)
+    return _build(kind, valid, own, adopted) if own else _load(kind, valid, adopted)
 
 
-@cache
-def _load(kind: type[_Kind], name: str, folder: Path, adopted: bool) -> _Kind:
-    """Build it once per data folder; a comparison of all runs asks for thousands."""
+@once_per_data_dir
+def _load(kind: type[_Kind], name: str, adopted: bool) -> _Kind:
+    """Build it once; a comparison of all runs asks for thousands."""
     return _build(kind, name, None, adopted)
 
 
@@ -194,14 +193,10 @@ class Own:
         return {key: entry for key, entry in near.items() if key in units} | given
 
 
+@once_per_data_dir
 def _tables(file: str) -> dict[str, Any]:
     """Return the tables of a file by name, completed from the ones that they are like."""
-    return _completed(f"{file}.toml", data_dir())
-
-
-@cache
-def _completed(file: str, _folder: Path) -> dict[str, Any]:
-    return completed(read_tables(file), file)
+    return completed(read_tables(f"{file}.toml"), f"{file}.toml")
 
 
 def names(kind: type[Sourced]) -> tuple[str, ...]:

@@ -3,12 +3,11 @@
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ipusim.errors import DataError
-from ipusim.files import data_dir
+from ipusim.files import data_dir, once_per_data_dir
 
 FILE = "calibration.toml"
 _REMEDY = "run 'ipusim calibrate'"
@@ -226,13 +225,10 @@ def _interval(kind: str, block: Mapping[str, Any]) -> Interval:
     return Interval(kind=kind, low=low, high=high, rows=tuple(block["rows"]), without=without)
 
 
-_in_use = cache(load_calibration)
-"""What a process predicts with does not change under it, whatever it writes."""
-
-
+@once_per_data_dir
 def calibration() -> Calibration:
-    """Return the constants in use, read once per process."""
-    return _in_use(data_dir() / FILE)
+    """Return the constants in use: they do not change under a process, whatever it writes."""
+    return load_calibration()
 
 
 def fitted_costs(stack: str, framework: str) -> FittedCosts:

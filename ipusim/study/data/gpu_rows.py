@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from ipusim.errors import DataError, UnknownNameError
-from ipusim.files import data_dir, read
+from ipusim.files import once_per_data_dir, read
 from ipusim.machine import Gpu, load
 from ipusim.runtime.gpu.kernels import GpuStack
 from ipusim.workload import zoo
@@ -71,7 +70,7 @@ class GpuRow:
 @lru_cache(maxsize=32)
 def build_network(model: str, task: str) -> Model:
     """Return the network of a row, whose cells are as "BERT-Large" and "pre-training SL128"."""
-    network = _networks(data_dir()).get((model, task))
+    network = _networks().get((model, task))
     if network is None:
         raise DataError(f"No network stands for {model!r} in {task!r}: leave the row out.")
     if network.zoo:
@@ -80,8 +79,8 @@ def build_network(model: str, task: str) -> Model:
     return zoo.bert_large_pretraining_sl128(**sizes, drops=("attention", "output"))
 
 
-@lru_cache(maxsize=4)
-def _networks(folder: Path) -> dict[tuple[str, str], GpuNetwork]:
+@once_per_data_dir
+def _networks() -> dict[tuple[str, str], GpuNetwork]:
     return {(one.model, one.task): one for one in read(GpuNetwork, NETWORKS_FILE)}
 
 
@@ -118,16 +117,12 @@ def _options(row: GpuRow, network: GpuNetwork | None) -> tuple[dict[str, Any], s
     }, ""
 
 
+@once_per_data_dir
 def load_gpu_rows() -> tuple[GpuRow, ...]:
     """Return every published GPU row, those without a prediction included."""
-    return _rows(data_dir())
-
-
-@lru_cache(maxsize=4)
-def _rows(folder: Path) -> tuple[GpuRow, ...]:
     rows = []
     for row in read(GpuRow, f"published/{GPU_FILE}"):
-        network = _networks(folder).get((row.model, row.task))
+        network = _networks().get((row.model, row.task))
         options, why = _options(row, network)
         family = network.family if network else ""
         rows.append(replace(row, network=family, options=options, left_out=why))

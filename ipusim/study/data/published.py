@@ -1,9 +1,8 @@
 """The published numbers, one row each, under identifiers that never change."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pandas as pd
 
 from ipusim import files
 from ipusim.errors import DataError, check_name
-from ipusim.files import number_cell, read, read_records
+from ipusim.files import number_cell, once_per_data_dir, read, read_records
 from ipusim.study.data.convergence import load_convergence
 from ipusim.study.data.runs import RunConfiguration, load_runs
 
@@ -118,7 +117,7 @@ def _label(record: dict[str, str], table: PublishedTable) -> str:
 
 
 def _rows_of(
-    table: PublishedTable, path: Path, runs: dict[str, RunConfiguration]
+    table: PublishedTable, path: Path, runs: Mapping[str, RunConfiguration]
 ) -> Iterator[PublishedRow]:
     for record in read_records(path):
         run_id = record[table.run]
@@ -160,9 +159,9 @@ def published_tables() -> tuple[PublishedTable, ...]:
     return read(PublishedTable, "published/tables.toml")
 
 
-@lru_cache(maxsize=4)
-def _load(folder: Path) -> tuple[PublishedRow, ...]:
-    runs = load_runs()
+@once_per_data_dir
+def _load() -> tuple[PublishedRow, ...]:
+    runs, folder = load_runs(), files.data_dir() / "published"
     rows = [
         row for table in published_tables() for row in _rows_of(table, folder / table.file, runs)
     ]
@@ -189,7 +188,7 @@ def load_rows(
     They are in the order of the sources: Qwant first, then the results page, Argonne, TAMU. A
     DataError where a data file is damaged, an UnknownNameError where no row has what is asked for.
     """
-    rows = _load(files.data_dir() / "published")
+    rows = _load()
     for kind, wanted in (("study", study), ("table", table), ("metric", metric)):
         if wanted is not None:
             check_name(kind, wanted, sorted({getattr(row, kind) for row in rows}))

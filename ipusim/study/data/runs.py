@@ -1,14 +1,15 @@
 """How each published row was run: the options that a prediction of that row needs."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
-from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ipusim import files
 from ipusim.errors import DataError, IpuSimError, check_name
-from ipusim.files import read, read_records
+from ipusim.files import once_per_data_dir, read, read_records
 from ipusim.runtime.options.spec import OPTIONS
 
 CONFIGURATIONS_FILE = "configurations.csv"
@@ -108,8 +109,10 @@ def _check_run(run: RunConfiguration) -> None:
         )
 
 
-@lru_cache(maxsize=4)
-def _load(folder: Path) -> dict[str, RunConfiguration]:
+@once_per_data_dir
+def load_runs() -> Mapping[str, RunConfiguration]:
+    """Return every run configuration by its identifier."""
+    folder = files.data_dir() / "runs"
     options = _options(folder / CONFIGURATIONS_FILE)
     times = _options(folder / HOST_TIMES_FILE)
     runs = {}
@@ -119,12 +122,7 @@ def _load(folder: Path) -> dict[str, RunConfiguration]:
         _check_run(runs[facts.run_id])
     if times:
         raise DataError(f"{HOST_TIMES_FILE} times {min(times)!r}, which is no run: correct it.")
-    return runs
-
-
-def load_runs() -> dict[str, RunConfiguration]:
-    """Return every run configuration by its identifier."""
-    return dict(_load(files.data_dir() / "runs"))
+    return MappingProxyType(runs)
 
 
 def load_run(run_id: str) -> RunConfiguration:
