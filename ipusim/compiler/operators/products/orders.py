@@ -75,7 +75,7 @@ def wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Ord
     if not asked and users <= MOST_VIEWS and not turned and group > 1:
         return None
     elements = ceil_div(_padded(x.elements, op.k, wanted), parts)
-    tile_bytes = _laid_out_bytes(chosen, x.dtype, is_input=is_input)
+    tile_bytes = laid_out_bytes(chosen, x.dtype, is_input=is_input)
     plain = Order("B" if is_b else "A", tile_bytes)
     if turned and regroups(x.dtype, group, wanted):
         blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
@@ -104,7 +104,7 @@ def _in_blocks(m: Lowering, plain: Order, blocks: Regrouping, piece_bytes: int) 
     return replace(plain, copies=copies, turned=blocks, copies_to_turn=copies_to_turn)
 
 
-def _laid_out_bytes(chosen: Plan, dtype: str, *, is_input: bool) -> int:
+def laid_out_bytes(chosen: Plan, dtype: str, *, is_input: bool) -> int:
     """Return the bytes on the fullest tile of an operand that a plan lays out.
 
     Tiles that use the same part hold it in whole blocks, of channels of the input, of channels of

@@ -8,6 +8,7 @@ from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.products.orders import (
     MOST_VIEWS,
     bring_into_order,
+    laid_out_bytes,
     summed_order,
     wanted_order,
 )
@@ -150,7 +151,7 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
             if not is_conv and m.stack.operands_in_order:
                 copied = rearranged_copy_cycles(moved * rate, in_bytes, chip)
     if placed and not cost.move_weights:
-        _pad_weights(m, chosen, in_bytes)
+        _pad_weights(m, chosen, weights.dtype)
     if moved > 0:
         name = "rearrange operands"
         emit_part(m, chosen, name, "copy", exchange=moved, copy=max(0, copied))
@@ -168,16 +169,15 @@ def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
             m.slice("slice weights", part, weights.dtype)
 
 
-def _pad_weights(m: Lowering, chosen: Plan, element: int) -> None:
+def _pad_weights(m: Lowering, chosen: Plan, dtype: str) -> None:
     """Pad weights of serial parts that do not fill the vertex's groups, where many tiles want them.
 
-    They take a tensor of their own then (poplibs lib/poplin/Convolution.cpp, convolutionPreprocess
-    and rearrangeWeights).
+    They take a tensor of their own then, which the plan lays out (poplibs
+    lib/poplin/Convolution.cpp, convolutionPreprocess and rearrangeWeights).
     """
-    users = chosen.split.weight_users
-    if chosen.cut_channels and users > MOST_VIEWS:
-        padded = ceil_div(chosen.cost.weight_bytes, users)
-        piece = chosen.in_chans_per_group * element
+    if chosen.cut_channels and chosen.split.weight_users > MOST_VIEWS:
+        padded = laid_out_bytes(chosen, dtype, is_input=False)
+        piece = chosen.in_chans_per_group * element_bytes(dtype)
         with m.loop(chosen.cost.serial, tiles=m.tiles):
             m.fetch("pad weights", padded, cycles=rearranged_copy_cycles(padded, piece, m.chip))
 
