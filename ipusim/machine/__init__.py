@@ -5,23 +5,3 @@ from ipusim.machine.constants import Constant, Sourced, hardware_table, load, na
 from ipusim.machine.gpu import Gpu, GpuNode
 from ipusim.machine.parts import Host, Link, PowerConstants, sync_hops
 from ipusim.machine.system import System, load_system, system_names
-
-__all__ = [
-    "Chip",
-    "Constant",
-    "Gpu",
-    "GpuNode",
-    "Host",
-    "Link",
-    "PowerConstants",
-    "Sourced",
-    "System",
-    "chip_names",
-    "hardware_table",
-    "load",
-    "load_chip",
-    "load_system",
-    "names",
-    "sync_hops",
-    "system_names",
-]
