@@ -1,5 +1,6 @@
 """The few fitted constants: per call, superstep, GPU kernel, compiled vertex; scale-out; power."""
 
+import json
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ipusim.errors import DataError
-from ipusim.files import data_dir, once_per_data_dir
+from ipusim.files import data_dir, once_per_data_dir, write_text
 
 FILE = "calibration.toml"
 _REMEDY = "run 'ipusim calibrate'"
@@ -223,6 +224,18 @@ def _interval(kind: str, block: Mapping[str, Any]) -> Interval:
         )
     without = {name: (float(one), float(two)) for name, (one, two) in block["without"].items()}
     return Interval(kind=kind, low=low, high=high, rows=tuple(block["rows"]), without=without)
+
+
+def calibration_text(fitted: Calibration) -> str:
+    """Write fitted constants as the text of ``data/calibration.toml``."""
+    from ipusim.markup import template  # a prediction needs it not
+
+    return template("calibration.toml.j2").render(of=fitted, quoted=json.dumps)
+
+
+def save_calibration(fitted: Calibration, path: Path | None = None) -> None:
+    """Write fitted constants, by default to ``data/calibration.toml``."""
+    write_text(path or data_dir() / FILE, calibration_text(fitted))
 
 
 @once_per_data_dir

@@ -23,11 +23,11 @@ from ipusim.runtime.calibration import (
     PowerScales,
     StepCosts,
     load_calibration,
+    save_calibration,
 )
 from ipusim.runtime.terms import Line
 from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows
-from ipusim.study.fit.calibration_file import save_calibration
 from ipusim.study.fit.gpu import fit_gpu
 from ipusim.study.fit.ran import ran
 from ipusim.study.fit.samples import Sample, samples_of

@@ -17,9 +17,13 @@ import numpy as np
 import pandas as pd
 
 from ipusim.machine import load_system
-from ipusim.runtime.calibration import Interval, interval_classes, load_calibration
+from ipusim.runtime.calibration import (
+    Interval,
+    interval_classes,
+    load_calibration,
+    save_calibration,
+)
 from ipusim.study.cached import PooledPredictor
-from ipusim.study.fit.calibration_file import save_calibration
 from ipusim.study.verdicts.compare import PREDICTED, tests_in, time_ratio, verdicts
 
 COVERAGE = 0.8

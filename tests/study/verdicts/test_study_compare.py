@@ -20,11 +20,11 @@ from ipusim.runtime.calibration import (
     Interval,
     PowerScales,
     StepCosts,
+    calibration_text,
     load_calibration,
 )
 from ipusim.runtime.terms import Line
 from ipusim.study.data.published import load_rows
-from ipusim.study.fit.calibration_file import calibration_text
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.step_cost import (
     calibrate,
