@@ -28,7 +28,8 @@ from ipusim.compiler.tiles import (
 )
 from ipusim.compiler.vertices import elementwise as codelets, tables
 from ipusim.compiler.vertices.broadcast import (
-    INNER_VECTOR_FUNCTIONS,
+    OUTER_VECTOR_FUNCTIONS,
+    repeats_vector,
     vector_inner_2d_cycles,
     vector_inner_cycles,
     vector_outer_cycles,
@@ -282,7 +283,7 @@ class Emitter:
         if x.layout.rows:
             # A run of neighbours along rows meets one value of a channel.
             run = min(x.layout.grouping, x.elements // channels)
-            self._repeat_along(name or function, x, run, channels)
+            self._repeat_along(function, name, x, run, channels, in_place=in_place)
             return
         block = min(x.layout.grouping, channels)
         # Groups that one tile touches; a producer's partition does not cut a group unless it must.
@@ -298,7 +299,7 @@ class Emitter:
             regions = ceil_div(self.share(x), block * columns)
             self._repeat_block(function, name, x, block, regions, in_place=in_place)
         else:
-            self._repeat_along(name or function, x, columns, rows)
+            self._repeat_along(function, name, x, columns, rows, in_place=in_place)
 
     def _repeat_block(
         self, function: str, name: str, x: Placed, block: int, regions: int, *, in_place: bool
@@ -307,17 +308,12 @@ class Emitter:
 
         Sources: poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastInnerVector.
         """
-        share, size = self.share(x), element_bytes(x.dtype)
-        received = regions * block * size
-        inner = function in INNER_VECTOR_FUNCTIONS and x.dtype == "float16"
-        if not inner or block % self.tile.width(x.dtype):
-            # No vertex for this pattern: the operand is written out to full size, then combined.
-            written = share * size
-            copied = copy_cycles(written, self.chip, atom_bytes=block * size)
-            vertex, moved = "BinaryOp1D" + _suffix(in_place), {"exchange": received, "copy": copied}
-            self._loop(name, vertex, function, x, temp=written, **moved)
+        share = self.share(x)
+        received = regions * block * element_bytes(x.dtype)
+        if not repeats_vector(self.tile, self.codelets.library, function, block, x.dtype):
+            self._write_out(function, name, x, block, received, in_place=in_place)
             return
-        work = self.tile, function, block, ceil_div(share, regions * block)
+        work = self.tile, function, block, ceil_div(share, regions * block), x.dtype
         if regions == 1:
             vertex = "popops::BroadcastVectorInner1D"
             cycles = vector_inner_cycles(*work, in_place=in_place)
@@ -326,16 +322,34 @@ class Emitter:
             cycles = vector_inner_2d_cycles(*work, regions, in_place=in_place)
         self.emit(name or function, vertex + _suffix(in_place), cycles, exchange=received)
 
-    def _repeat_along(self, name: str, x: Placed, run: int, values: int) -> None:
+    def _repeat_along(
+        self, function: str, name: str, x: Placed, run: int, values: int, *, in_place: bool
+    ) -> None:
         """Combine runs of neighbours with a value each, of so many values in all.
 
         Sources: poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastOuterVector.
         """
         share = self.share(x)
         runs = ceil_div(share, run)
-        cycles = vector_outer_cycles(self.tile, runs, min(run, share), x.dtype)
         received = min(runs, values) * element_bytes(x.dtype)
-        self.emit(name, "popops::BroadcastVectorOuter", cycles, exchange=received)
+        if function not in OUTER_VECTOR_FUNCTIONS:
+            self._write_out(function, name, x, 1, received, in_place=in_place)
+            return
+        cycles = vector_outer_cycles(self.tile, runs, min(run, share), x.dtype)
+        self.emit(name or function, "popops::BroadcastVectorOuter", cycles, exchange=received)
+
+    def _write_out(
+        self, function: str, name: str, x: Placed, block: int, received: int, *, in_place: bool
+    ) -> None:
+        """Combine with an operand that is written out to full size first, a block at a time.
+
+        So poplibs does where no vertex repeats the operand (lib/popops/ElementWise.cpp,
+        binaryOpGeneral).
+        """
+        written = self.tile_bytes(x)
+        copied = copy_cycles(written, self.chip, atom_bytes=block * element_bytes(x.dtype))
+        vertex = "BinaryOp1D" + _suffix(in_place)
+        self._loop(name, vertex, function, x, temp=written, exchange=received, copy=copied)
 
     def scaled_add(
         self,

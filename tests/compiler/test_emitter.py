@@ -68,6 +68,29 @@ def test_the_vertex_of_a_repeated_vector_follows_what_sits_together(by_rows):
         assert row.exchange_bytes == 2
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_divisors_that_are_repeated_have_a_vertex_from_sdk_2_0_on(dtype):
+    """Poplibs lib/popops/ElementWise.cpp, haveInnerVectorBroadcastVertexForOp."""
+    x = Placed(IMAGE, dtype, TensorLayout(grouping=2))  # no whole vectors of float16
+    for codelets, vertex in (
+        ("2020-01", "popops::BinaryOp1D"),
+        ("2021-03", "popops::BroadcastVectorInner1D"),
+    ):
+        (step,) = emitted(Emitter.by_channel, "div", x, 256, codelets=codelets)
+        assert step.vertex == vertex
+        assert bool(step.copy_cycles) == bool(step.temp_bytes) == (codelets == "2020-01")
+
+
+@pytest.mark.parametrize("function", ["div", "max"])
+def test_only_sums_and_products_have_a_vertex_for_one_value_per_row(function):
+    """The value is written out, an element at a time (haveOuterVectorBroadcastVertexForOp)."""
+    (step,) = emitted(Emitter.by_row, function, matrix(64, 1472), in_place=True)
+    assert step.vertex == "popops::BinaryOp1DInPlace"
+    assert (step.copy_cycles, step.temp_bytes) == (64 * 2 * 5 // (4 * 2), 64 * 2)
+    (channel,) = emitted(Emitter.by_channel, function, matrix(64, 1472, by_rows=True), 1472)
+    assert (channel.vertex, channel.copy_cycles) == ("popops::BinaryOp1D", step.copy_cycles)
+
+
 def test_rows_that_sit_together_are_summed_side_by_side():
     seen = emitted(Emitter.reduce, "add", matrix(64, 1472, by_rows=True))
     as_shaped = emitted(Emitter.reduce, "add", Placed((4, 1472, 16), "float16"), 1)

@@ -1,8 +1,7 @@
 """Vertex costs where one operand is a vector repeated along the other (bias, scale, mean).
 
-Sources: BroadcastVectorInner1D and -2D of poplibs lib/popops/popopsCycleEstimators.cpp (float16
-only: poplibs never picks these vertices for float32 sums and products, see
-binaryOpBroadcastInnerVector in lib/popops/ElementWise.cpp). A *block* is one repetition.
+Sources: BroadcastVectorInner1D and -2D of poplibs lib/popops/popopsCycleEstimators.cpp. A *block*
+is one repetition.
 The estimators mask the remainder of blocks over workers with 3 instead of 7, and the multiply of
 2020-01 leaves it out; here the slowest worker always takes the quotient rounded up.
 """
@@ -10,11 +9,30 @@ The estimators mask the remainder of blocks over workers with 3 instead of 7, an
 from ipusim.compiler.tiles import Tile, ceil_div
 from ipusim.compiler.vertices.tables import SUPERVISOR_CYCLES
 
-INNER_VECTOR_FUNCTIONS = ("add", "mul", "sub")
+OUTER_VECTOR_FUNCTIONS = ("add", "mul", "sub")
+"""Functions with a vertex for one value per row (poplibs lib/popops/ElementWise.cpp,
+haveOuterVectorBroadcastVertexForOp)."""
 
 # Longest vectors that the vectorised half loops can stride over.
 _MAX_ADD_LENGTH = 2048
 _MAX_MUL_LENGTH = 2044
+
+
+# A division of two floats takes 1 or 3 cycles; the estimators take the latter.
+_DIVISION = 3
+
+
+def repeats_vector(tile: Tile, library: str, function: str, length: int, dtype: str) -> bool:
+    """Whether a version of poplibs combines blocks of so many neighbours by a vertex of their own.
+
+    Sums and products of float16 in whole vectors; float32 ones have vertices that poplibs never
+    picks. From SDK 2.0 on divisions of any length (poplibs lib/popops/ElementWise.cpp,
+    haveInnerVectorBroadcastVertexForOp and binaryOpBroadcastInnerVector).
+    """
+    if function == "div":
+        return library != "2020-01" and dtype in ("float16", "float32")
+    whole = length % tile.width(dtype) == 0
+    return function in ("add", "mul", "sub") and dtype == "float16" and whole
 
 
 def _add_core(length: int, blocks: int) -> int:
@@ -53,8 +71,39 @@ def _mul_core(length: int, blocks: int, *, pipelined: bool) -> int:
     return 9 + 4 + (length // 4) * (9 + blocks)
 
 
-def _core(tile: Tile, function: str, length: int, blocks: int, *, in_place: bool) -> int:
-    """Return a worker's cycles for applying a vector of halves to blocks."""
+def _div_core(length: int, blocks: int, dtype: str) -> int:
+    """Return a worker's cycles for dividing `blocks` blocks by a vector."""
+    pairs, several = length // 2, blocks - 1
+    if dtype == "float32":
+        if length % 2:
+            one = 3 + several * (_DIVISION + 1) + _DIVISION + 3
+            return 1 + 5 + 2 + length * one + 1
+        return 1 + 5 + 3 + pairs * (2 + _DIVISION + several * 2 * _DIVISION + _DIVISION + 3) + 1
+    if length == 1:
+        return 1 + 7 + _div_core_single(blocks) + 1
+    if length % 2:
+        # Of two blocks the second begins in the middle of a word.
+        aligned = 3 + 2 * _DIVISION + (pairs - 1) * (3 + 2 * _DIVISION) + 3
+        shifted = 5 + 2 * _DIVISION + 1 + (pairs - 1) * (4 + 2 * _DIVISION) + 3 + 2 * _DIVISION + 3
+        last = aligned + 2 + _DIVISION + 3 if blocks % 2 else 0
+        return 1 + 8 + blocks // 2 * (aligned + shifted) + last + 1
+    return 1 + 8 + pairs * (3 + 2 * _DIVISION + several * (2 + 2 * _DIVISION) + 4) + 4 + 1
+
+
+def _div_core_single(halves: int) -> int:
+    """Return a worker's cycles for dividing halves by a single one."""
+    if halves == 1:
+        return 7 + 2 + _DIVISION + 3
+    cycles = 10 + 2 * _DIVISION + (halves // 2 - 1) * (2 + 2 * _DIVISION) + 3
+    return cycles + (2 + _DIVISION + 3 if halves % 2 else 0)
+
+
+def _core(
+    tile: Tile, function: str, length: int, blocks: int, dtype: str, *, in_place: bool
+) -> int:
+    """Return a worker's cycles for applying a vector to blocks."""
+    if function == "div":
+        return _div_core(length, blocks, dtype)
     if function == "mul":
         # The 2020-01 supervisor vertex always takes the in-place loop.
         pipelined = not in_place and tile.version != "2020-01"
@@ -63,14 +112,17 @@ def _core(tile: Tile, function: str, length: int, blocks: int, *, in_place: bool
 
 
 def vector_inner_cycles(
-    tile: Tile, function: str, length: int, blocks: int, *, in_place: bool
+    tile: Tile, function: str, length: int, blocks: int, dtype: str, *, in_place: bool
 ) -> int:
-    """Return the cycles of applying one float16 vector to contiguous blocks of its own length.
+    """Return the cycles of applying one vector to contiguous blocks of its own length.
 
     The vector is for example the channels of one channel group, `blocks` its field positions.
     """
     per_worker = tile.per_worker(blocks)
-    core = _core(tile, function, length, per_worker, in_place=in_place)
+    core = _core(tile, function, length, per_worker, dtype, in_place=in_place)
+    if function == "div":
+        start = 24 if dtype == "float16" else 19
+        return 13 + tile.workers * (start + core) + 1 + (2 if in_place else 4)
     if tile.version == "2020-01":
         supervisor = 1 + 6 + 1
         if function == "mul":
@@ -93,7 +145,14 @@ def vector_inner_cycles(
 
 
 def vector_inner_2d_cycles(
-    tile: Tile, function: str, length: int, blocks_per_region: int, regions: int, *, in_place: bool
+    tile: Tile,
+    function: str,
+    length: int,
+    blocks_per_region: int,
+    dtype: str,
+    regions: int,
+    *,
+    in_place: bool,
 ) -> int:
     """Return the cycles where a tile holds several regions, each with its own vector.
 
@@ -108,11 +167,15 @@ def vector_inner_2d_cycles(
     later = 0 if tile.version == "2020-01" else 2
     per_region = (15 if function == "mul" else 17) - later
     worker = 5 - later + 1 + 3
+    if function == "div":
+        per_region = 15 if dtype == "float16" else 9
+        worker = 6 + 1 + (2 if in_place else 3)
     remaining = per_worker
     for _ in range(touched):
         blocks = min(blocks_per_region, remaining)
         remaining -= blocks
-        worker += per_region + _core(tile, function, length, max(1, blocks), in_place=in_place)
+        core = _core(tile, function, length, max(1, blocks), dtype, in_place=in_place)
+        worker += per_region + core
     return tile.workers * worker
 
 

@@ -41,7 +41,7 @@ def test_batch_norm_is_three_small_steps_and_two_passes():
     ]
     # 2,640 halves per tile: 165 blocks of 16 channels.
     scale, offset = (
-        vector_inner_cycles(Tile(MK1, "2020-01"), function, 16, 165, in_place=in_place)
+        vector_inner_cycles(Tile(MK1, "2020-01"), function, 16, 165, "float16", in_place=in_place)
         for function, in_place in (("mul", False), ("add", True))
     )
     assert (steps[3].compute_cycles, steps[4].compute_cycles) == (scale, offset)

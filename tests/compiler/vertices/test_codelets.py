@@ -238,11 +238,19 @@ def test_transposes_by_hand():
 
 def test_vector_inner_by_hand():
     # 16 channels, 12 blocks: two per worker. Add: 5 + 2 + 4 + 2 x (15 + 2) + 1 = 46.
-    assert vector_inner_cycles(EARLY, "add", 16, 12, in_place=True) == 8 + 2 + 6 * (27 + 46)
-    assert vector_inner_cycles(LATE, "add", 16, 12, in_place=True) == 13 + 6 * (19 + 2 + 46)
+    assert vector_inner_cycles(EARLY, "add", 16, 12, "float16", in_place=True) == 8 + 2 + 6 * (
+        27 + 46
+    )
+    assert vector_inner_cycles(LATE, "add", 16, 12, "float16", in_place=True) == 13 + 6 * (
+        19 + 2 + 46
+    )
     # Multiply in place: 5 + 4 + 4 x (7 + 4) = 53; pipelined into another tensor: 9 + 4 + 4 x 11.
-    assert vector_inner_cycles(EARLY, "mul", 16, 12, in_place=False) == 8 + 2 + 6 * (24 + 53)
-    assert vector_inner_cycles(LATE, "mul", 16, 12, in_place=False) == 13 + 6 * (19 + 24 + 2 + 57)
+    assert vector_inner_cycles(EARLY, "mul", 16, 12, "float16", in_place=False) == 8 + 2 + 6 * (
+        24 + 53
+    )
+    assert vector_inner_cycles(LATE, "mul", 16, 12, "float16", in_place=False) == 13 + 6 * (
+        19 + 24 + 2 + 57
+    )
 
 
 AROUND = 13 + 6 * 19
@@ -267,18 +275,49 @@ AROUND = 13 + 6 * 19
     ],
 )
 def test_vector_inner_of_every_length(function, length, blocks, in_place, expected):
-    cycles = vector_inner_cycles(LATE, function, length, blocks, in_place=in_place)
+    cycles = vector_inner_cycles(LATE, function, length, blocks, "float16", in_place=in_place)
     assert cycles == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length", "blocks", "core"),
+    [
+        # Three blocks to a worker: a pair of floats takes 2 + 3 + 2 x 6 + 3 + 3, an odd one
+        # 3 + 2 x 4 + 3 + 3.
+        ("float32", 16, 18, 1 + 5 + 3 + 8 * 23 + 1),
+        ("float32", 5, 18, 1 + 5 + 2 + 5 * 17 + 1),
+        # A pair of halves takes 3 + 6 + 2 x 8 + 4.
+        ("float16", 16, 18, 1 + 8 + 8 * 29 + 4 + 1),
+        # Five halves: 3 + 6 + 9 + 3 in a block of whole words, 5 + 6 + 1 + 10 + 3 + 6 + 3 in the
+        # next, and 2 + 3 + 3 for what is left of the last.
+        ("float16", 5, 18, 1 + 8 + 21 + 34 + 21 + 8 + 1),
+        ("float16", 5, 12, 1 + 8 + 21 + 34 + 1),
+        # Single halves are divided in pairs of blocks.
+        ("float16", 1, 6, 1 + 7 + 15 + 1),
+        ("float16", 1, 12, 1 + 7 + 10 + 6 + 3 + 1),
+        ("float16", 1, 30, 1 + 7 + 10 + 6 + 8 + 3 + 8 + 1),
+    ],
+)
+def test_vector_divisions_by_hand(dtype, length, blocks, core):
+    """Poplibs popopsCycleEstimators.cpp, vectorInnerDivCoreCycles and what is around it."""
+    start = {"float16": 24, "float32": 19}[dtype]
+    for in_place, supervisor in ((True, 16), (False, 18)):
+        cycles = vector_inner_cycles(LATE, "div", length, blocks, dtype, in_place=in_place)
+        assert cycles == supervisor + 6 * (start + core)
+    region = {"float16": 15, "float32": 9}[dtype]
+    for in_place, around in ((True, 9), (False, 10)):
+        cycles = vector_inner_2d_cycles(LATE, "div", length, blocks, dtype, 1, in_place=in_place)
+        assert cycles == 6 * (around + region + core)
 
 
 def test_vectors_of_several_regions_by_hand():
     # 27 blocks in three regions, five to a worker, which may touch two regions:
     # 5 + 2 + 4 + 2 x (15 + 2 x 4) + 1 for the first, 5 + 2 + 3 + 2 x 7 + 1 for the second.
-    assert vector_inner_2d_cycles(LATE, "add", 16, 9, 3, in_place=True) == 6 * (
+    assert vector_inner_2d_cycles(LATE, "add", 16, 9, "float16", 3, in_place=True) == 6 * (
         7 + 15 + 58 + 15 + 25
     )
     # Two regions of three blocks, one to a worker, which may not begin a region.
-    assert vector_inner_2d_cycles(LATE, "add", 16, 3, 2, in_place=True) == 6 * (
+    assert vector_inner_2d_cycles(LATE, "add", 16, 3, "float16", 2, in_place=True) == 6 * (
         7 + 15 + 25 + 15 + 25
     )
 
@@ -338,11 +377,12 @@ def test_vector_inner_grows_with_blocks(blocks, groups, era, function, in_place)
     length = 8 * groups
 
     def cost(count):
-        return vector_inner_cycles(Tile(MK2, era), function, length, count, in_place=in_place)
+        tile = Tile(MK2, era)
+        return vector_inner_cycles(tile, function, length, count, "float16", in_place=in_place)
 
     assert cost(blocks + 12) >= cost(blocks)
     two_regions = vector_inner_2d_cycles(
-        Tile(MK2, era), function, length, blocks, 2, in_place=in_place
+        Tile(MK2, era), function, length, blocks, "float16", 2, in_place=in_place
     )
     assert two_regions >= 6 * 2
 
