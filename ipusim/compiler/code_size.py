@@ -35,10 +35,10 @@ STACK_BYTES = 700
 """Stacks of the supervisor and six workers [inferred]: what single operations of IPUModel take
 beside their data, 4 to 5 kB (data/evidence/ipumodel_layers_dev.csv), less the code."""
 
-VERTEX_STATE_BYTES = 17
+VERTEX_STATE_BYTES = 15
 """State of the vertices of one compute set on a tile [D]: a few pointers and sizes each."""
 
-CONV_VERTEX_STATE_BYTES = 125
+CONV_VERTEX_STATE_BYTES = 133
 """Further state where a convolution with a field is computed [D]: pointers to every group of
 channels and to the worklists (poplibs ``lib/poplin/codelets/ConvPartialnx1.cpp``), and vertices per
 group in what surrounds it."""
@@ -60,7 +60,7 @@ with these among the pieces, IPUModel's layers came out further off
 Bytes were kept as the measure after the square root of bytes, bytes over the share of a source
 tile, and bytes over the length of a row had been tried."""
 
-CONTROL_BYTES = 21
+CONTROL_BYTES = 19
 """Control code of one superstep on a tile [D]: sync, exchange, start of the vertices."""
 
 

@@ -16,7 +16,7 @@ from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.reduction import together
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, vector_width
-from ipusim.compiler.vertices.elementwise import loop_cycles
+from ipusim.compiler.vertices.elementwise import found_group, loop_cycles, regroups
 from ipusim.workload.graph import Norm
 
 
@@ -50,9 +50,11 @@ def norm_forward(m: Emitter, op: Norm, x: Placed) -> None:
         _statistics(m, op, x)
         _joined_parameters(m, op, x)
         return
-    # The whitened activations are a tensor of their own until they are scaled.
+    # The whitened activations are a tensor of their own until they are scaled; before them, those
+    # that are regrouped for the statistics take as much.
     whitened = m.tile_bytes(x)
     with m.holding(whitened):
+        _regroup_channels(m, op, x)
         _statistics(m, op, x)
         _with_statistic(m, op, x, "sub", "subtract mean", in_place=False)
         _with_statistic(m, op, x, "mul", "scale to unit variance")
@@ -71,6 +73,18 @@ def _by_statistic(op: Norm, x: Placed) -> Placed:
     if op.kind == "batch":
         return _by_channel(op, x)
     return x.shaped(op.statistics, x.elements // op.statistics)
+
+
+def _regroup_channels(m: Emitter, op: Norm, x: Placed) -> None:
+    """Bring channels together for statistics of rows, where neighbours along rows sit together.
+
+    Only the statistics read what is regrouped, a vector of channels (lib/popnn/GroupNorm.cpp,
+    groupNormStatistics, in all versions).
+    """
+    group = found_group(x.layout.grouping, op.elements // op.channels)
+    width = vector_width(x.dtype, m.chip)
+    if x.layout.rows and op.channels % width == 0 and regroups(x.dtype, group, width):
+        m.regroup("regroup channels", x, group, width)
 
 
 def _with_statistic(

@@ -1,15 +1,15 @@
 """Normalisation and softmax: the operations they are made of, and their costs."""
 
 import pytest
-from emitting import MK1, emitted, matrix
+from emitting import MK1, MK2, emitted, matrix
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.emitter import Placed
+from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.norm import norm_forward
 from ipusim.compiler.operators.softmax import softmax_forward
 from ipusim.compiler.tiles import Tile
 from ipusim.compiler.vertices.broadcast import vector_inner_cycles
-from ipusim.compiler.vertices.elementwise import loop_cycles
+from ipusim.compiler.vertices.elementwise import TRANSPOSE, loop_cycles, regrouping
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.workload.graph import Norm
 
@@ -84,6 +84,37 @@ def test_row_statistics_are_broadcast_by_row(kind):
     vertices = [step.vertex for step in steps]
     assert vertices.count("popops::BroadcastVectorOuter") == 2
     assert vertices.count("poplin::InverseStdDeviation") == 1
+
+
+def layer_norm(items, channels, dtype="float16", **layout):
+    op = Norm(kind="layer", batch=items, channels=channels, spatial_elements=1)
+    x = Placed((items, channels), dtype, TensorLayout(**layout))
+    return emitted(norm_forward, op, x)
+
+
+@pytest.mark.parametrize(("dtype", "vector"), [("float16", 4), ("float32", 2)])
+def test_rows_that_sit_together_are_regrouped_for_the_statistics(dtype, vector):
+    """GroupNorm.cpp, groupNormStatistics: blocks of rows by a vector of channels."""
+    first, *others = layer_norm(1024, 768, dtype, rows=True)
+    expected = regrouping(1024 * 768, 16, vector, dtype, MK2)
+    assert (first.name, first.vertex) == ("regroup channels", TRANSPOSE)
+    assert first.compute_cycles == expected.cycles
+    assert first.exchange_cycles == -(-expected.received // MK2.exchange_bytes_per_cycle)
+    assert "regroup channels" not in [step.name for step in others]
+
+
+@pytest.mark.parametrize(
+    ("items", "channels", "layout"),
+    [
+        (1024, 768, {}),  # channels sit together
+        (1023, 768, {"rows": True}),  # no whole groups of rows are found
+        (1024, 766, {"rows": True}),  # channels are no whole vectors
+        (1024, 768, {"rows": True, "grouping": 2}),  # rows are less than a grain
+    ],
+)
+def test_other_layouts_stay_for_the_statistics(items, channels, layout):
+    names = [step.name for step in layer_norm(items, channels, **layout)]
+    assert "regroup channels" not in names
 
 
 def test_softmax_order():

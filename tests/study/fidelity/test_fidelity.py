@@ -169,7 +169,8 @@ def test_worst_tile_and_memory_of_products(operations):
     [
         ("convolution, three passes", "GC200", 34, 35, 3.5),  # target 60 % exact, memory 6 %
         ("convolution, three passes", "GC2", 35, 35, 3.5),
-        ("fully connected, three passes", "GC200", 18, 18, 2.0),
+        # 2.0 until bytes of code were fitted again, when layer norms had their regrouping.
+        ("fully connected, three passes", "GC200", 18, 18, 2.2),
         ("fully connected, three passes", "GC2", 18, 18, 1.1),
         ("fully connected, float, three passes", "GC2", 4, 4, 4.3),
         ("convolution, three passes (released)", "GC200", 24, 25, 3.0),
@@ -289,7 +290,8 @@ REACHED = {
     "specification only: median error": 14.0,  # target 15; 13.6 before that
     # 4.1 until neighbours were sent what each lacks of the other's, 4.2 until serial parts counted,
     # 4.4 until partials in two pieces took longer, by which training gains (5.2 to 4.4).
-    "inference, calibrated: median error": 4.9,  # target 6
+    # 4.9 until layer norms regrouped what they take statistics of.
+    "inference, calibrated: median error": 5.1,  # target 6
     "scaling, series left out: median error": 2.3,  # target 3; 2.3 before, too
     # 82 until chips of a replica exchanged in turn, which costs both the same seconds; then 78.
     "pairs of Bow and Classic within 10 %": 82.6,  # target 75
