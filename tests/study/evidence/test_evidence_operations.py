@@ -70,13 +70,14 @@ def test_pools_in_groups_of_channels_are_close(rows):
     [
         # 6, and 3 of a GRU on GC2, before partials were dealt out in groups of channels, of which
         # a step's few sums have less than one for each tile; 6.4, 5.0 of three passes, 3.0 and 3.3
-        # before operands that are rearranged lay in whole blocks, of which a step's are few.
-        ("lstm, forward", "GC200", 7.1),
+        # before operands that are rearranged lay in whole blocks, of which a step's are few; 7.1,
+        # and of GRUs 3.2 and 4.1, before units were rows of what is transposed, as in RnnUtil.hpp.
+        ("lstm, forward", "GC200", 7.4),
         ("lstm, forward", "GC2", 7.0),
         ("lstm, three passes", "GC200", 8.0),
         ("lstm, three passes", "GC2", 6.1),
-        ("gru, forward", "GC200", 3.2),
-        ("gru, forward", "GC2", 4.1),
+        ("gru, forward", "GC200", 3.9),
+        ("gru, forward", "GC2", 4.8),
         # 3 before products brought their operands into order, which IPUModel's weight gradients
         # of a GRU seem not to do.
         ("gru, three passes", "GC200", 6.0),
