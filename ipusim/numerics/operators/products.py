@@ -1,9 +1,7 @@
 """Operators that multiply and accumulate: convolutions and matrix products."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +20,6 @@ from ipusim.numerics.program import Node
 from ipusim.workload.operators.conv import Conv, conv_data_gradient
 from ipusim.workload.operators.matmul import MatMul
 
-_ONE = np.float32(1)
 _DIMENSIONS = 3
 """Of a field; of one or two the first are taken to have a size of 1."""
 
@@ -102,7 +99,8 @@ def _conv_backward(applied: registry.Applied) -> list[np.ndarray | None]:
     return results
 
 
-def _product(a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
+def matrix_product(a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
+    """Return ``A[g] B[g]`` as stored."""
     return arithmetic.store_sums(multiply(a, b, arithmetic.partials()), a.shape[2])
 
 
@@ -112,7 +110,7 @@ def _turned(matrices: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """Operands of ``C = alpha A B + beta D`` as (groups or 1, m, k) and (groups or 1, k, n).
+    """Operands of ``C = A B`` as (groups or 1, m, k) and (groups or 1, k, n).
 
     Some are stored transposed (`flips`), and so are their gradients. `lead` is the leading shape of
     the groups, `shape` that of the result; `sums` are the shapes of the operands as gradients are
@@ -121,12 +119,10 @@ class _Pair:
 
     a: np.ndarray
     b: np.ndarray
-    flips: tuple[bool, bool] = (False, False)
+    flips: tuple[bool, bool]
     lead: tuple[int, ...]
     shape: tuple[int, ...]
     sums: tuple[tuple[int, ...], ...]
-    alpha: np.float32 = _ONE
-    beta: np.float32 = _ONE
 
     def gradients(self, gradient: np.ndarray, applied: registry.Applied) -> list[np.ndarray | None]:
         """Return the gradients of both operands of ``C = A B``, each as stored."""
@@ -134,9 +130,13 @@ class _Pair:
         c = gradient.reshape(-1, a.shape[1], b.shape[2])
         results: list[np.ndarray | None] = [None, None]
         if applied.wanted[0]:
-            results[0] = _product(*((b, _turned(c)) if flip_a else (c, _turned(b))), arithmetic)
+            results[0] = matrix_product(
+                *((b, _turned(c)) if flip_a else (c, _turned(b))), arithmetic
+            )
         if applied.wanted[1]:
-            results[1] = _product(*((_turned(c), a) if flip_b else (_turned(a), c)), arithmetic)
+            results[1] = matrix_product(
+                *((_turned(c), a) if flip_b else (_turned(a), c)), arithmetic
+            )
         for place, (result, shape) in enumerate(zip(results, self.sums, strict=True)):
             if result is not None:
                 operand = applied.inputs[place]
@@ -147,84 +147,67 @@ class _Pair:
         return results
 
 
-def _stored(a: np.ndarray, b: np.ndarray, flips: tuple[bool, bool], **known: Any) -> _Pair:
-    """Return the operands of a product of matrices, some of which are stored transposed."""
-    sums = (a.shape, b.shape)
-    a, b = (_turned(one) if flip else one for one, flip in zip((a, b), flips, strict=True))
-    return _Pair(a=a, b=b, flips=flips, sums=sums, lead=(len(a),), **known)
-
-
-def _grouped(node: Node, inputs: registry.Arrays) -> _Pair:
-    """Return the operands of a "Product"."""
+def _pair(node: Node, inputs: registry.Arrays) -> _Pair:
+    """Return the operands of a product, whose groups are repeated as numpy repeats axes."""
     work: MatMul = registry.attributes_of(node, inputs)
-    m, k, n, flips = work.m, work.k, work.n, (work.transpose_a, work.transpose_b)
-    a = inputs[0].reshape(work.groups, *((k, m) if flips[0] else (m, k)))
-    b = inputs[1].reshape(-1, *((n, k) if flips[1] else (k, n)))
-    return _stored(a, b, flips, shape=node.attributes["shape"])
-
-
-def _broadcast(node: Node, inputs: registry.Arrays) -> _Pair:
-    """Return the operands of an ONNX MatMul."""
-    rows = () if inputs[0].ndim == 1 else (inputs[0].shape[-2],)
-    columns = () if inputs[1].ndim == 1 else (inputs[1].shape[-1],)
-    sums = tuple((1,) * max(0, 2 - x.ndim) + x.shape for x in inputs)
-    a, b = inputs
-    a = a[None, :] if a.ndim == 1 else a
-    b = b[:, None] if b.ndim == 1 else b
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    known = {"lead": lead, "shape": (*lead, *rows, *columns), "sums": sums}
-    if prod(b.shape[:-2]) == 1:
-        return _Pair(a=a.reshape(1, -1, a.shape[-1]), b=b.reshape(1, *b.shape[-2:]), **known)
-    a, b = (
-        x.reshape(1, *x.shape[-2:])
-        if prod(x.shape[:-2]) == 1
-        else np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
-        for x in (a, b)
+    flips = (work.transpose_a, work.transpose_b)
+    stored = [
+        size[::-1] if flip else size
+        for size, flip in zip(((work.m, work.k), (work.k, work.n)), flips, strict=True)
+    ]
+    sums = [(*x.shape[:-2], *size) for x, size in zip(inputs, stored, strict=False)]
+    lead = np.broadcast_shapes(*(shape[:-2] for shape in sums))
+    stacks = []
+    for x, shape, flip in zip(inputs, sums, flips, strict=False):
+        if work.groups > 1 and prod(shape[:-2]) > 1:
+            x = np.broadcast_to(x.reshape(shape), (*lead, *shape[-2:]))
+        x = x.reshape(-1, *shape[-2:])
+        stacks.append(_turned(x) if flip else x)
+    # Vectors have no rows or columns.
+    rows = inputs[0].shape[-1:] if flips[0] else inputs[0].shape[-2:-1]
+    columns = (work.n,) if inputs[1].ndim > 1 else ()
+    return _Pair(
+        a=stacks[0],
+        b=stacks[1],
+        flips=flips,
+        lead=lead,
+        shape=(*lead, *rows, *columns),
+        sums=tuple(sums),
     )
-    return _Pair(a=a, b=b, **known)
 
 
-def _gemm(node: Node, inputs: registry.Arrays) -> _Pair:
-    """Return the operands of a Gemm."""
-    given, (a, b) = node.attributes, inputs[:2]
-    flips = (bool(given.get("transA", 0)), bool(given.get("transB", 0)))
-    factors = {name: np.float32(given.get(name, 1.0)) for name in ("alpha", "beta")}
-    shape = (a.shape[flips[0]], b.shape[not flips[1]])
-    return _stored(a[None], b[None], flips, shape=shape, **factors)
+def _factor(node: Node, name: str) -> np.float32:
+    return np.float32(node.attributes.get(name, 1.0))
 
 
-def _of_pairs(pair_of: Callable[[Node, registry.Arrays], _Pair]) -> registry.Operator:
-    """Return the operator that multiplies the operands that a function makes of its inputs."""
+def _forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+    pair, alpha, beta = _pair(node, inputs), _factor(node, "alpha"), _factor(node, "beta")
+    y = matrix_product(pair.a, pair.b, arithmetic).reshape(pair.shape)
+    if alpha != 1:
+        y = arithmetic.store(alpha * y)
+    if len(inputs) > 2 and inputs[2] is not None and beta != 0:
+        y = arithmetic.store(y + beta * inputs[2])
+    return [y]
 
-    def forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-        pair = pair_of(node, inputs)
-        y = _product(pair.a, pair.b, arithmetic).reshape(pair.shape)
-        if pair.alpha != 1:
-            y = arithmetic.store(pair.alpha * y)
-        if len(inputs) > 2 and inputs[2] is not None and pair.beta != 0:
-            y = arithmetic.store(y + pair.beta * inputs[2])
-        return [y]
 
-    def backward(applied: registry.Applied) -> list[np.ndarray | None]:
-        arithmetic, gradient = applied.arithmetic, applied.gradients[0]
-        pair = pair_of(applied.node, applied.inputs)
-        scaled = gradient if pair.alpha == 1 else arithmetic.store(pair.alpha * gradient)
-        results = pair.gradients(scaled, applied)
-        if len(applied.inputs) > 2:
-            wanted = applied.wanted[2]
-            share = gradient if pair.beta == 1 else arithmetic.store(pair.beta * gradient)
-            shape = applied.inputs[2].shape if wanted else ()
-            results.append(registry.reduce_to_shape(share, shape, arithmetic) if wanted else None)
-        return results
-
-    return registry.Operator(forward=forward, backward=backward)
+def _backward(applied: registry.Applied) -> list[np.ndarray | None]:
+    arithmetic, gradient, node = applied.arithmetic, applied.gradients[0], applied.node
+    alpha, beta = _factor(node, "alpha"), _factor(node, "beta")
+    scaled = gradient if alpha == 1 else arithmetic.store(alpha * gradient)
+    results = _pair(node, applied.inputs).gradients(scaled, applied)
+    if len(applied.inputs) > 2:
+        wanted = applied.wanted[2]
+        share = gradient if beta == 1 else arithmetic.store(beta * gradient)
+        shape = applied.inputs[2].shape if wanted else ()
+        results.append(registry.reduce_to_shape(share, shape, arithmetic) if wanted else None)
+    return results
 
 
 PRODUCTS = {
     **dict.fromkeys(
         ("Conv", "ConvTranspose"), registry.Operator(forward=_conv_forward, backward=_conv_backward)
     ),
-    "Product": _of_pairs(_grouped),
-    "Gemm": _of_pairs(_gemm),
-    "MatMul": _of_pairs(_broadcast),
+    **dict.fromkeys(
+        ("Product", "Gemm", "MatMul"), registry.Operator(forward=_forward, backward=_backward)
+    ),
 }

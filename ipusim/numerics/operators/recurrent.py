@@ -12,7 +12,7 @@ import numpy as np
 
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.operators.elementwise import ELEMENTWISE
-from ipusim.numerics.operators.products import PRODUCTS
+from ipusim.numerics.operators.products import matrix_product
 from ipusim.numerics.operators.registry import Arrays, Operator
 from ipusim.numerics.program import Node
 
@@ -70,8 +70,8 @@ class _Layer:
         return np.where(ends[:, None], _F(0), after[0])
 
     def product(self, x: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        gemm = Node(name="", op="Gemm", inputs=(), outputs=(), attributes={"transB": 1})
-        return PRODUCTS["Gemm"].forward(gemm, [x, weights, bias], self.arithmetic)[0]
+        made = matrix_product(x[None], weights.T[None], self.arithmetic)[0]
+        return self.arithmetic.store(made + bias)
 
     def _gate(self, function: int, *terms: np.ndarray) -> np.ndarray:
         total = self.arithmetic.store(sum(terms))

@@ -111,8 +111,9 @@ def reduce(e: Emission) -> None:
     e.emit(Reduce(function=function, **reduction(e)[0]), e.operand())
 
 
-ATTRIBUTES: dict[str, Callable[[Call], Conv | Pool]] = by_names(
+ATTRIBUTES: dict[str, Callable[[Call], Conv | MatMul | Pool]] = by_names(
     {
+        "Gemm MatMul": lambda c: MatMul(**product(c)[0]),
         "Conv ConvTranspose": lambda c: Conv(**convolution(c)[0]),
         "MaxPool": lambda c: Pool(kind="max", **pool(c)[0]),
         "AveragePool": lambda c: Pool(kind="average", **pool(c)[0]),
@@ -120,7 +121,7 @@ ATTRIBUTES: dict[str, Callable[[Call], Conv | Pool]] = by_names(
         "GlobalMaxPool": lambda c: Pool.of_all("max", c.shape()),
     }
 )
-"""What nodes with windows do, which their attributes and the shapes of their operands say."""
+"""What products and nodes with windows do, as attributes and the shapes of operands say."""
 
 
 def conv(e: Emission) -> None:
