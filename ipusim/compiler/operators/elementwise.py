@@ -236,12 +236,24 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     for index, function in enumerate(vertices_of(op.function, m.tile.version)):
         if function not in binary_functions(m.tile.version):
             m.unary(function, x, op.function, in_place=op.in_place_ok)
+        elif repeated and _meets_column(m, inputs):
+            rows = x.shaped(*m.made.shape)
+            m.by_row(function, rows, op.function, in_place=op.in_place_ok)
         elif repeated or len(inputs) == 1:
             channels = 1 if single else grouping
             m.by_channel(function, x, channels, op.function, in_place=op.in_place_ok)
         else:
             moved = index == 0 and (spread or elsewhere)
             m.binary(function, x, op.function, in_place=op.in_place_ok, exchanged=moved)
+
+
+def _meets_column(m: Lowering, inputs: tuple[Placed, ...]) -> bool:
+    """Whether an operand has one value for each row of a matrix.
+
+    Of more dimensions, channels that sit together may be another than the last.
+    """
+    column = (m.made.shape[0], 1)
+    return len(m.made.shape) == 2 and column in [other.shape for other in inputs[1:]]
 
 
 def _repeats_matrix(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> bool:
