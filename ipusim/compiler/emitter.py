@@ -255,11 +255,15 @@ class Emitter:
         *,
         in_place: bool = False,
         exchanged: bool = False,
+        copy: int = 0,
     ) -> None:
-        """Combine two tensors of one shape; the second may be `exchanged` from other tiles."""
+        """Combine two tensors of one shape.
+
+        The second may be `exchanged` from other tiles, with cycles of `copy` to put it into place.
+        """
         received = self.tile_bytes(x) if exchanged else 0
         vertex = "BinaryOp1D" + _suffix(in_place)
-        self._loop(name, vertex, function, x, received=received)
+        self._loop(name, vertex, function, x, received=received, copy=copy)
 
     def scalar(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Combine a tensor with a single number."""

@@ -24,6 +24,7 @@ from ipusim.compiler.tiles import (
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
     binary_functions,
+    found_group,
     regroups,
     running_mean_cycles,
     scaled_add_runs_cycles,
@@ -229,6 +230,7 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
         not other.layout.free and other.layout.mapping != x.layout.mapping for other in inputs[1:]
     )
     spread = _repeats_matrix(m, op, inputs)
+    pieces = _bring_matrix(m, x, inputs[1]) if spread else 0
     repeated = op.broadcast and not spread
     grouping = gcd(x.layout.grouping, x.elements)
     x = x._replace(layout=x.layout._replace(grouping=grouping))
@@ -244,7 +246,14 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
             m.by_channel(function, x, channels, op.function, in_place=op.in_place_ok)
         else:
             moved = index == 0 and (spread or elsewhere)
-            m.binary(function, x, op.function, in_place=op.in_place_ok, exchanged=moved)
+            m.binary(
+                function,
+                x,
+                op.function,
+                in_place=op.in_place_ok,
+                exchanged=moved,
+                copy=pieces if moved else 0,
+            )
 
 
 def _meets_column(m: Lowering, inputs: tuple[Placed, ...]) -> bool:
@@ -269,6 +278,25 @@ def _repeats_matrix(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) ->
     share = linear_share(out.elements, out.dtype, m.chip)
     rows = len(out.shape) > 2 and inputs[1].shape[-2:] == out.shape[-2:]
     return rows and share <= inputs[1].elements
+
+
+def _bring_matrix(m: Lowering, x: Placed, matrix: Placed) -> int:
+    """Lay a matrix that is repeated out like x, the result; return the copies that its pieces take.
+
+    Where other neighbours sit together in the result, a matrix with less than a tenth of its
+    elements is copied first into a tensor that lies like it (lib/popops/ElementWise.cpp,
+    constructBroadcastBinaryOp, regroupOperandIfBeneficial, from tag sdk/poplar/2.0.0 on); a larger
+    one arrives element by element, as it does where poplibs finds no neighbours in the result.
+    """
+    size = element_bytes(matrix.dtype)
+    if x.layout.rows == matrix.layout.rows:
+        return 0
+    found = found_group(x.layout.grouping, m.made.shape[-2 if x.layout.rows else -1])
+    if m.rules.era and found > 1 and 10 * matrix.elements <= x.elements:
+        moved = m.tile_bytes(matrix.spread())
+        m.copy("lay out operand", moved, cycles=rearranged_copy_cycles(moved, size, m.chip))
+        return 0
+    return rearranged_copy_cycles(m.tile_bytes(x), size, m.chip)
 
 
 def _cast_operands(m: Lowering, x: Placed, inputs: tuple[Placed, ...]) -> None:

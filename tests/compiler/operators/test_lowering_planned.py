@@ -405,8 +405,8 @@ def test_inference_knows_no_gradient():
     assert {"transpose weights", "turn weights"} <= set(training["forward.data_gradient"])
 
 
-def attention_scores(g: GraphBuilder) -> str:
-    query, key = g.input("query", (2, 4, 128, 64)), g.input("key", (2, 4, 128, 64))
+def attention_scores(g: GraphBuilder, heads: int = 4, tokens: int = 128) -> str:
+    query, key = (g.input(name, (2, heads, tokens, 64)) for name in ("query", "key"))
     return g.matmul("scores", query, key, transpose_b=True)
 
 
@@ -462,6 +462,34 @@ def test_a_mask_of_all_keys_and_queries_moves_to_the_scores(mask, moved):
     share = 2 * 4 * 128 * 128 * 2 / CHIP.tiles
     assert ("BinaryOp1D" in step.vertex) == moved
     assert (step.exchange_cycles >= share / CHIP.exchange_bytes_per_cycle / 2) == moved
+
+
+@pytest.mark.parametrize(
+    ("heads", "tokens", "stack", "laid_out"),
+    [
+        (5, 128, "sdk-2.4", True),  # a tenth of the scores
+        (4, 128, "sdk-2.4", False),  # more than that
+        (5, 126, "sdk-2.4", False),  # no whole groups of rows are found
+        (5, 128, "sdk-1.0", False),  # as there was no such copy
+    ],
+)
+def test_a_mask_is_laid_out_like_the_scores(heads, tokens, stack, laid_out):
+    """ElementWise.cpp, regroupOperandIfBeneficial: rows sit together in scores, columns in it."""
+    g = GraphBuilder("attention")
+    scores, mask = attention_scores(g, heads, tokens), g.input("mask_input", (1, 1, tokens, tokens))
+    graph = g.finish(g.elementwise("mask", "add", scores, mask)).with_precision("16.16")
+    (op,) = (
+        op
+        for op in lower(graph.validate(), CHIP, load_stack(stack), host_dtype=None).ops
+        if op.name == "mask"
+    )
+    *before, add = op.steps
+    assert [step.name for step in before] == ["lay out operand"] * laid_out
+    moved = before[0] if laid_out else add
+    share = (tokens if laid_out else 2 * heads * tokens) * tokens / CHIP.tiles
+    assert share <= moved.exchange_bytes / 2 < share + 64
+    assert moved.copy_cycles == rearranged_copy_cycles(moved.exchange_bytes, 2, CHIP)
+    assert (add.copy_cycles == 0) == laid_out
 
 
 def test_a_product_brings_activations_of_another_operation_into_its_order():
