@@ -10,7 +10,7 @@ import numpy as np
 
 from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, serial_floor
 from ipusim.compiler.convolution.cost import conv_cost, fill_kernel, input_range
-from ipusim.compiler.convolution.record import EVERY, NOTHING
+from ipusim.compiler.convolution.record import EVERY, NOTHING, ONE
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.compiler.vertices.conv import ERA_3_3, OUTER_PRODUCT, SLIC, VMAC, WORKERS
 from ipusim.kernel_cache import njit
@@ -137,6 +137,21 @@ def _may_improve(problem: np.void, vertex: np.void, work: np.void) -> bool:
     return cycles_floor(problem, vertex, work) <= work.best_cycles
 
 
+@njit(cache=True)
+def _may_leave(
+    problem: np.void, vertex: np.void, work: np.void, positions: int, users: int
+) -> bool:
+    """Whether a split may be the best that leaves so many positions to a tile, or more.
+
+    At least so many tiles are `users` of the same weights.
+    """
+    part = work.part
+    part.positions, part.weight_users, part.tiles_used = positions, users, problem.tiles
+    part.in_positions = positions * work.totals.plain_inputs
+    part.columns = positions // problem.dims[0].out
+    return _may_improve(problem, vertex, work)
+
+
 @njit(cache=True, inline="always")
 def _evaluate(problem: np.void, vertex: np.void, work: np.void) -> None:
     """Evaluate a partition; keep it if it is strictly better in (cycles, bytes).
@@ -217,24 +232,17 @@ def _search_outputs(problem: np.void, vertex: np.void, work: np.void, tiles: int
     totals, split, part = work.totals, work.split, work.part
     out_grains, positions = totals.out_grains, totals.positions
     one_out = vertex.method == SLIC or vertex.method == VMAC
-    rows = problem.dims[0].out
     s_out = _first_channel_split(out_grains, split.out_serial, one_out, work.coarse)
     while s_out <= min(out_grains, tiles):
         split.out_chans = s_out
         part.out_grains = -(-out_grains // (s_out * split.out_serial))
         left = tiles // s_out
         # Either at least half of the weights arrive by exchange or nothing splits the field.
-        part.tiles_used = problem.tiles
-        part.positions, part.weight_users = -(-positions // left), min(left, positions, 2)
-        part.in_positions = part.positions * totals.plain_inputs
-        part.columns = part.positions // rows
-        hopeful = _may_improve(problem, vertex, work)
+        users = min(left, positions, 2)
+        hopeful = _may_leave(problem, vertex, work, -(-positions // left), users)
         used = split.group * part.depth * s_out
         if not hopeful and totals.arithmetic // used <= work.best_cycles:
-            part.positions, part.weight_users = positions, 1
-            part.in_positions = positions * totals.plain_inputs
-            part.columns = positions // rows
-            hopeful = _may_improve(problem, vertex, work)
+            hopeful = _may_leave(problem, vertex, work, positions, ONE)
         if hopeful:
             _search_field(problem, vertex, work, left)
         s_out = next_channel_split(out_grains, s_out, split.out_serial, work.coarse)
@@ -246,17 +254,21 @@ def _search_field(problem: np.void, vertex: np.void, work: np.void, tiles: int) 
     split, batch = work.split, problem.batch
     outer, middle = problem.dims[0].out, problem.dims[1].out
     rows, planes = split.dims[0], split.dims[1]
+    item = work.totals.positions // batch
     whole_rows = vertex.method == OUTER_PRODUCT
     split.batch = batch if whole_rows else 1
     while split.batch <= min(batch, tiles):
-        rows.field = outer if whole_rows else 1
-        while rows.field <= min(outer, tiles // split.batch):
-            planes.field = 1
-            while planes.field <= min(middle, tiles // (split.batch * rows.field)):
-                left = tiles // (split.batch * rows.field * planes.field)
-                _search_rows(problem, vertex, work, left)
-                planes.field = next_split(middle, planes.field, work.coarse)
-            rows.field = next_split(outer, rows.field, work.coarse)
+        for_item = tiles // split.batch
+        positions = -(-batch // split.batch) * -(-item // for_item)
+        if _may_leave(problem, vertex, work, positions, split.batch):
+            rows.field = outer if whole_rows else 1
+            while rows.field <= min(outer, for_item):
+                for_rows = for_item // rows.field
+                planes.field = 1
+                while planes.field <= min(middle, for_rows):
+                    _search_rows(problem, vertex, work, for_rows // planes.field)
+                    planes.field = next_split(middle, planes.field, work.coarse)
+                rows.field = next_split(outer, rows.field, work.coarse)
         split.batch = next_split(batch, split.batch, work.coarse)
     split.dims[2].field = 1
 
