@@ -63,10 +63,17 @@ class Operand(NamedTuple):
         """Whether nothing changes."""
         return self == Operand(self.size)
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The least and the greatest place of a kept element after all changes."""
+        least = self.pad_high if self.flip else self.pad_low
+        return least, least + (self.kept - 1) * self.dilation
+
     def places(self) -> np.ndarray:
         """Place of every kept element after all changes."""
-        places = self.pad_low + np.arange(self.kept) * self.dilation
-        return self.extent - 1 - places if self.flip else places
+        least, most = self.ends
+        places = np.arange(least, most + 1, self.dilation)
+        return places[::-1] if self.flip else places
 
 
 class Dim(NamedTuple):
@@ -140,10 +147,9 @@ def uses(dim: Dim) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], b
     The former are ranges from the first to behind the last element that matters. They follow from
     what each tap meets: all places are arithmetic progressions.
     """
-    places, taps = dim.data.places(), dim.kernel.places()
+    (least, most), taps = dim.data.ends, dim.kernel.places()
     stride, spread = dim.stride, dim.data.dilation
     computed = dim.out - dim.pad_low - dim.pad_high
-    least, most = int(min(places[0], places[-1])), int(max(places[0], places[-1]))
     # Output o of a tap reads the place begin + o stride, which holds an input or nothing.
     begin = dim.cut_low + taps
     low = np.maximum(0, -((begin - least) // stride))
