@@ -73,7 +73,7 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
 
     Partials of one output follow one another in runs of `run`.
     """
-    (_, reduced, below, outputs), *inner = levels
+    (_, reduced, below, outputs), inner = levels[0], levels[1:]
     if not inner:
         count = end - begin
         return [(0, 1, count, 1, count) if reduced else (begin, end, 1, 1, 1)]
@@ -81,20 +81,23 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
     whole = last - first - 1
     # Along the outermost dimension: what is left of the first index, whole ones, part of the last.
     stop = min(end - first * below, below)
-    stretches = [(first, _alike_outputs(begin % below, stop, inner, run))]
+    parts = _alike_outputs(begin % below, stop, inner, run)
+    moved = 0 if reduced else outputs
+    if first * moved:
+        parts = _moved(parts, first * moved)
     if whole > 0:
         partials = below // outputs
         times, width = (whole, outputs) if reduced else (1, whole * outputs)
-        stretches.append((first + 1, [(0, width, run, times * partials // run, times * partials)]))
+        low = (first + 1) * moved
+        parts.append((low, low + width, run, times * partials // run, times * partials))
     if last > first:
-        stretches.append((last, _alike_outputs(0, end - last * below, inner, run)))
-    if reduced:
-        return _together([one for _, found in stretches for one in found])
-    return [
-        (low + index * outputs, high + index * outputs, first_run, runs, partials)
-        for index, found in stretches
-        for low, high, first_run, runs, partials in found
-    ]
+        parts += _moved(_alike_outputs(0, end - last * below, inner, run), last * moved)
+    return _together(parts) if reduced and len(parts) > 1 else parts
+
+
+def _moved(parts: list[_Alike], by: int) -> list[_Alike]:
+    """Return outputs `by` further on that lie as these do."""
+    return [(low + by, high + by, first, runs, count) for low, high, first, runs, count in parts]
 
 
 def _together(parts: list[_Alike]) -> list[_Alike]:

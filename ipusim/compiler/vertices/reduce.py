@@ -35,7 +35,7 @@ class Region(NamedTuple):
     @property
     def elements(self) -> int:
         """Partials of all outputs."""
-        return self.columns * self.rows
+        return self.columns * self.inner * self.outer
 
 
 @dataclass(frozen=True)
@@ -80,20 +80,23 @@ class ReduceVertex:
         """Bytes of a partial and of an output."""
         return element_bytes(self.inputs), element_bytes(self.output)
 
-    def strided(self, columns: int, rows: int) -> int:
-        """Where the partials form one regular array (STRIDED_REDUCE).
+    @cached_property
+    def strided_rates(self) -> tuple[int, int]:
+        """Cycles around all loops of `strided`, and of what completes one.
 
-        From SDK 2.1 on what completes a loop depends on the types
-        (getCyclesEstimateForStridedReduce, whose table lacks sums of squares; they are taken to
-        complete as sums do).
+        From SDK 2.1 on that depends on the types (getCyclesEstimateForStridedReduce, whose table
+        lacks sums of squares; they are taken to complete as sums do).
         """
-        loops = columns // gcd(self.path, columns)
         if self.tile.version != "2021-11":
-            return ENTRY_EXIT_CYCLES + 17 + loops * (6 + rows)
-        completed = 10 if self.accumulates else 9
-        if self.column_bytes[0] == 2:
-            completed = 12 if self.accumulates and self.column_bytes[1] == 4 else 13
-        return 16 + loops * (completed + rows)
+            return ENTRY_EXIT_CYCLES + 17, 6
+        if self.column_bytes[0] != 2:
+            return 16, 10 if self.accumulates else 9
+        return 16, 12 if self.accumulates and self.column_bytes[1] == 4 else 13
+
+    def strided(self, columns: int, rows: int) -> int:
+        """Where the partials form one regular array (STRIDED_REDUCE)."""
+        around, completed = self.strided_rates
+        return around + columns // gcd(self.path, columns) * (completed + rows)
 
     def continuous(self, outputs: int, rows: int) -> int:
         """Where each output's partials are contiguous.
@@ -221,8 +224,10 @@ def compute_set_cycles(vertices: Sequence[int], workers: int) -> int:
 
 def _split_columns(regions: Sequence[Region], grain: int, workers: int) -> list[Region]:
     """Cut regions of single partials into column ranges for the workers (dividePartials)."""
-    kept = [r for r in regions if r.inner > 1 or r.columns == 3]
-    simple = [r for r in regions if not (r.inner > 1 or r.columns == 3)]
+    kept: list[Region] = []
+    simple: list[Region] = []
+    for region in regions:
+        (kept if region.inner > 1 or region.columns == 3 else simple).append(region)
     if not simple:
         return kept
     free = max(1, workers - len(kept))
