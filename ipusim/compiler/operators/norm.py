@@ -11,11 +11,13 @@ step, not to the chip.
 
 from functools import partial
 from itertools import zip_longest
+from math import gcd
+from typing import NamedTuple
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.reduction import together
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.tiles import ceil_div, copy_cycles, vector_width
+from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, vector_width
 from ipusim.compiler.vertices.elementwise import found_group, loop_cycles, regroups
 from ipusim.workload.graph import Norm
 
@@ -25,8 +27,7 @@ def norm(m: Lowering, op: Norm, *inputs: Placed) -> tuple[TensorLayout, ...]:
     """Lower a normalisation or its gradients; results of another size than the first are spread."""
     if op.backward:
         incoming, x = (tensor.of(m.dtype) for tensor in inputs[:2])
-        exchanged = not incoming.layout.lies_with(x.layout)
-        norm_gradient(m, op, x, incoming.layout.grouping if exchanged else None)
+        norm_gradient(m, op, x, incoming)
         layout = x.layout._replace(free=False)
     else:
         norm_forward(m, op, inputs[0].of(m.dtype))
@@ -142,20 +143,60 @@ def _joined_parameters(m: Emitter, op: Norm, x: Placed) -> None:
     m.by_channel("add", x, op.channels, "batch norm, offset", in_place=True)
 
 
-def norm_gradient(m: Emitter, op: Norm, x: Placed, arriving_grouping: int | None) -> None:
+class _Arrival(NamedTuple):
+    """How a gradient that lies elsewhere comes to the activations, each time that it is read.
+
+    Blocks of the two `groups` are transposed first, unless they are None. `copies` are the cycles
+    within a tile to put into place what it receives.
+    """
+
+    groups: tuple[int, int] | None
+    copies: int
+
+
+def _arrival(m: Emitter, op: Norm, incoming: Placed, x: Placed) -> _Arrival | None:
+    """Return how the incoming gradient comes to where x lies, None if it is there.
+
+    Blocks are transposed where other neighbours sit together, along rows or of channels, if both
+    groups are multiples of a grain (poplibs lib/popops/Rearrange.cpp, regroupIfBeneficial).
+    """
+    if incoming.layout.lies_with(x.layout):
+        return None
+    came, wanted = (
+        found_group(t.layout.grouping, op.elements // op.channels if t.layout.rows else op.channels)
+        for t in (incoming, x)
+    )
+    turned = incoming.layout.rows != x.layout.rows
+    if turned and regroups(x.dtype, came, wanted):
+        return _Arrival((came, wanted), 0)
+    if not turned and came == wanted:
+        return _Arrival(None, 0)
+    piece = (1 if turned else gcd(came, wanted)) * element_bytes(x.dtype)
+    return _Arrival(None, copy_cycles(m.tile_bytes(x), m.chip, atom_bytes=piece))
+
+
+def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:
     """Gradients of data, scale and offset of a normalisation of x.
 
-    The incoming gradient lies with x, or arrives in groups of so many channels. Beside inputs and
-    result live the whitened data and one product: at the peak there are the whitened data, the
-    scaled gradient and a product of both, but not yet the result, whose place the scaled gradient
-    takes in the reckoning.
+    An incoming gradient that lies elsewhere is read three times: as it is, and after it was scaled
+    where it lies, by a product and by a copy; both are regrouped for themselves
+    (lib/poplin/Norms.cpp, normParamGradients and normStatisticsGradients, in all versions). Beside
+    inputs and result live the whitened data and one product: at the peak there are the whitened
+    data, the scaled gradient and a product of both, but not yet the result, whose place the scaled
+    gradient takes in the reckoning.
     """
-    x = x.shaped(op.elements)
+    x, incoming = x.shaped(op.elements), incoming.shaped(op.elements)
     held = m.tile_bytes(x)
     batch = op.kind == "batch"
     statistics = Placed((op.channels if batch else op.statistics,), x.dtype)
+    arrival = _arrival(m, op, incoming, x)
+    fetched = {"exchanged": bool(arrival), "copy": arrival.copies if arrival else 0}
 
     by_statistic = partial(_with_statistic, m, op, x)
+
+    def regroup(name: str) -> None:
+        if arrival and arrival.groups:
+            m.regroup(name, x, *arrival.groups)
 
     def sums(name: str, values: Placed) -> None:
         """Reduce two such tensors at once, to two values per channel or mean."""
@@ -163,21 +204,24 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, arriving_grouping: int | None
         m.reduce("add", values.spread().shaped(2 * first, *rest), 1, name=name)
 
     with m.holding(2 * held):
-        if arriving_grouping:
-            m.rearrange(x, arriving_grouping)
         if batch:
             m.scalar("variance_to_inv_std_dev", statistics, "inverse deviation")
         by_statistic("sub", "whiten, subtract mean", in_place=False)
         by_statistic("mul", "whiten, scale to unit variance")
         # Gradients of scale and offset.
-        m.binary("mul", x, "whitened times gradient")
+        regroup("regroup gradient")
+        m.binary("mul", x, "whitened times gradient", **fetched)
         sums("scale and offset gradient", _by_channel(op, x))
         # Gradient of the data.
-        m.by_channel("mul", x, op.channels, "gradient times scale")
-        m.binary("mul", x, "whitened times scaled gradient")
+        m.by_channel("mul", incoming, op.channels, "gradient times scale")
+        regroup("regroup scaled gradient")
+        m.binary("mul", x, "whitened times scaled gradient", **fetched)
         sums("statistics gradient", _by_statistic(op, x))
         # The scaled gradient is copied, then worked on in place.
-        m.copy("copy gradient", cycles=copy_cycles(held, m.chip))
+        if arrival:
+            m.copy("copy gradient", held, cycles=arrival.copies)
+        else:
+            m.copy("copy gradient", cycles=copy_cycles(held, m.chip))
         by_statistic("mul", "whitened times variance gradient", in_place=False)
         m.scalar("mul", statistics, "scale mean gradient", in_place=True)
         by_statistic("add", "add mean gradient")
