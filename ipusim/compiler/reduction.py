@@ -78,6 +78,10 @@ class Reduction(NamedTuple):
     per_tile: int | None
 
 
+_vertex = lru_cache(maxsize=64)(ReduceVertex)
+"""The vertex of some types, each kept with what follows from them."""
+
+
 @lru_cache(maxsize=4096)
 def stages_of(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[Stage, ...]:
     """Return the stages of a reduction in order; networks repeat the same ones many times."""
@@ -95,15 +99,15 @@ def stages_of(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[S
     casts = codelets.library == "2020-01" and partials != asked.out
     tile = Tile(chip, codelets.estimator)
     output = partials if casts else asked.out
-    vertex = ReduceVertex(tile, asked.dtype, output, partials, asked.function in _SUMS)
+    vertex = _vertex(tile, asked.dtype, output, partials, asked.function in _SUMS)
     stages: list[Stage] = []
     if layout.spread == 1:
         stages += _on_tile(layout, vertex)
         results = layout.columns_per_tile
     else:
         if layout.repeats:
-            stages += _on_tile(layout, replace(vertex, output=partials))
-            vertex = replace(vertex, inputs=partials)
+            first, vertex = vertex.halves
+            stages += _on_tile(layout, first)
         stages += _between_tiles(outputs, layout, tiles, vertex)
         results = _results_per_tile(outputs, partials, chip)
     if casts:
@@ -145,7 +149,7 @@ def _between_tiles(
         narrow = replace(vertex, output=partials, partials=vertex.inputs)
         name = "reduce between tiles"
         stages += gathered_stages(name, narrow, _gathered(columns, rows), divide_columns=False)
-        vertex = replace(vertex, inputs=partials)
+        vertex = vertex.halves[1]
         sources = ceil_div(sources, rows)
         data = outputs * sources
         width = columns

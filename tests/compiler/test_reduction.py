@@ -117,9 +117,12 @@ def test_a_layout_counts_what_lies_on_every_tile(sizes, first, grain, tiles):
     levels = collapse(sizes, np.flatnonzero(reduced))
     layout = examine_layout(levels, share, tiles, grain)
     edges = [tile * int(grains) // tiles * grain for tile in range(1, tiles)]
-    held = [np.unique(part) for part in np.split(columns, edges)]
+    held = [np.unique(part, return_counts=True)[1] for part in np.split(columns, edges)]
     assert layout.partial_elements == sum(map(len, held))
     assert layout.columns_per_tile == max(map(len, held))
+    alike = ([(one.rows, one.columns) for one in pattern] for pattern in layout.patterns)
+    found = {tuple(np.repeat(*np.transpose(regions)).tolist()) for regions in alike}
+    assert found == {tuple(rows.tolist()) for rows in held}
     places = np.arange(columns.size) // share
     assert layout.spread == max(len(set(places[columns == one])) for one in range(kept.prod()))
 
