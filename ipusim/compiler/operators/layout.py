@@ -5,15 +5,17 @@ from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import copy_cycles
 from ipusim.workload.graph import Layout
 
+VIEWS = ("concat", "transpose")
+"""Views in Poplar, though other machines move them: what reads them rearranges (graphcore/popart
+willow/src/popx/op/concatx.cpp, ConcatInplaceOpx, and transposex.cpp, TransposeInplaceOpx)."""
+
 
 @lowers(Layout)
 def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
     """Lower a view, which costs nothing, or the move of all elements."""
     before = inputs[0].layout if inputs else SPREAD
     elements = sum(result.elements for result in m.task.results)
-    if not op.moves_data or (op.function == "transpose" and before.rows):
-        # A transpose is a view, and what reads it rearranges (graphcore/popart
-        # willow/src/popx/op/transposex.cpp, TransposeInplaceOpx).
+    if not op.moves_data or op.function in VIEWS:
         # Parts of a tensor do not lie where the whole does.
         whole = sum(x.elements for x in inputs[:1]) == elements
         return before if whole else before._replace(mapping="")
@@ -23,10 +25,9 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
         # What a round of a loop made is copied within its tiles, before it moves to the next round.
         kept = m.tile_bytes(m.made)
         m.copy("set aside", temp=kept, cycles=copy_cycles(kept, m.chip))
-    grouping = 1 if op.function == "transpose" else before.grouping
-    moved = Placed((elements,), m.made.dtype, TensorLayout(grouping=grouping))
-    m.rearrange(moved, before.grouping)
-    return TensorLayout(grouping=before.grouping)
+    moved = TensorLayout(grouping=before.grouping)
+    m.copy("move", m.tile_bytes(Placed((elements,), m.made.dtype, moved)))
+    return moved
 
 
 def _counted(m: Lowering, op: Layout, before: TensorLayout) -> TensorLayout:

@@ -1,4 +1,4 @@
-"""Changes of shape and order: what the rounds of a loop slice, write and carry, by hand."""
+"""Changes of shape and order: views, and what the rounds of a loop slice, write and carry."""
 
 import pytest
 from emitting import MK2
@@ -11,7 +11,7 @@ SHARE = 96
 """Elements of a row on a tile: four vectors of 64 bits for each worker."""
 
 
-def _steps(function, rows):
+def _steps(function, rows=1):
     """Supersteps of what moves one row of several."""
     sizes = {"x": rows if function == "dynamic_slice" else 1, "y": 1}
     roles = {"x": "input", "y": "output"}
@@ -44,3 +44,12 @@ def test_what_a_round_carries_on_is_copied_twice():
     assert (aside.exchange_bytes, on.exchange_bytes) == (0, 2 * SHARE)
     assert aside.copy_cycles >= 2 * SHARE // MK2.memcpy_bytes_per_cycle
     assert aside.temp_bytes == 2 * SHARE
+
+
+@pytest.mark.parametrize(
+    ("function", "moved"),
+    [("transpose", 0), ("concat", 0), ("pad", 2 * SHARE), ("copy", 2 * SHARE)],
+)
+def test_what_poplar_views_moves_nothing(function, moved):
+    """What reads a transpose or the parts of a whole rearranges them (PopART transposex.cpp)."""
+    assert sum(step.exchange_bytes for step in _steps(function)) == moved

@@ -285,8 +285,9 @@ REACHED = {
     "calibrated, family left out: median error": 5.8,  # target 8
     # 27.2 until results were views: ViT, whose rows no group divides, is 29 to 36 % fast.
     # 29.4 before what products sum over was padded before blocks were looked for, 29.8 before only
-    # the last of groups that are not whole moved one by one: both had hidden what ViT lacks.
-    "calibrated, family left out: 90th percentile": 30.9,  # target 30
+    # the last of groups that are not whole moved one by one: both had hidden what ViT lacks; so had
+    # transposes and concatenations that were moved, 30.9 until then.
+    "calibrated, family left out: 90th percentile": 31.3,  # target 30
     "specification only: median error": 14.0,  # target 15; 13.6 before that
     # 4.1 until neighbours were sent what each lacks of the other's, 4.2 until serial parts counted,
     # 4.4 until partials in two pieces took longer, by which training gains (5.2 to 4.4).
