@@ -257,13 +257,18 @@ class Emitter:
         exchanged: bool = False,
         copy: int = 0,
     ) -> None:
-        """Combine two tensors of one shape.
+        """Combine tensors of one shape, two or as many as the function has.
 
         The second may be `exchanged` from other tiles, with cycles of `copy` to put it into place.
         """
         received = self.tile_bytes(x) if exchanged else 0
-        vertex = "BinaryOp1D" + _suffix(in_place)
+        vertex = self._of_whole(function) + _suffix(in_place)
         self._loop(name, vertex, function, x, received=received, copy=copy)
+
+    def _of_whole(self, function: str) -> str:
+        """Return the vertex that combines operands of one shape."""
+        ternary = function in codelets.ternary_functions(self.tile.version)
+        return "Select" if ternary else "BinaryOp1D"
 
     def scalar(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Combine a tensor with a single number."""
@@ -352,7 +357,7 @@ class Emitter:
         """
         written = self.tile_bytes(x)
         copied = copy_cycles(written, self.chip, atom_bytes=block * element_bytes(x.dtype))
-        vertex = "BinaryOp1D" + _suffix(in_place)
+        vertex = self._of_whole(function) + _suffix(in_place)
         self._loop(name, vertex, function, x, temp=written, exchange=received, copy=copied)
 
     def scaled_add(

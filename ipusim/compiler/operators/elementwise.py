@@ -28,6 +28,7 @@ from ipusim.compiler.vertices.elementwise import (
     regroups,
     running_mean_cycles,
     scaled_add_runs_cycles,
+    unary_functions,
 )
 from ipusim.compiler.vertices.training import (
     SEED_BYTES,
@@ -236,12 +237,12 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     x = x._replace(layout=x.layout._replace(grouping=grouping))
     single = not repeated or min(other.elements for other in inputs) == 1
     for index, function in enumerate(vertices_of(op.function, m.tile.version)):
-        if function not in binary_functions(m.tile.version):
+        if function in unary_functions(m.tile.version):
             m.unary(function, x, op.function, in_place=op.in_place_ok)
         elif repeated and _meets_column(m, inputs):
             rows = x.shaped(*m.made.shape)
             m.by_row(function, rows, op.function, in_place=op.in_place_ok)
-        elif repeated or len(inputs) == 1:
+        elif repeated or (len(inputs) == 1 and function in binary_functions(m.tile.version)):
             channels = 1 if single else grouping
             m.by_channel(function, x, channels, op.function, in_place=op.in_place_ok)
         else:

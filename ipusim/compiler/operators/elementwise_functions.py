@@ -11,7 +11,11 @@ from pathlib import Path
 
 from ipusim.compiler.tiles import CODELET_VERSIONS
 from ipusim.compiler.vertices import tables
-from ipusim.compiler.vertices.elementwise import binary_functions, unary_functions
+from ipusim.compiler.vertices.elementwise import (
+    binary_functions,
+    ternary_functions,
+    unary_functions,
+)
 from ipusim.compiler.vertices.training import Expression
 from ipusim.errors import unknown_name
 from ipusim.files import read_records
@@ -22,7 +26,7 @@ COMPOSED: dict[str, tuple[str, ...]] = {
     line["function"]: tuple(line["series"].split()) for line in _LINES if line["series"]
 }
 """Functions without a vertex of their own or of this name, at least in early versions: the popops
-operations that compute them. Comparisons, logic and selection are charged one compare per element.
+operations that compute them. Comparisons and logic are charged one compare per element.
 """
 
 EXPRESSIONS: dict[str, Expression] = {
@@ -54,7 +58,13 @@ def gradient_functions(version: str) -> list[str]:
 def known_functions(version: str) -> list[str]:
     """Return every function name that can be lowered."""
     names = {*COMPOSED, *EXPRESSIONS, *RANDOM, *gradient_functions(version)}
-    return sorted(names.union(unary_functions(version), binary_functions(version)))
+    return sorted(names.union(_with_vertex(version)))
+
+
+def _with_vertex(version: str) -> list[str]:
+    """Return the functions that have a vertex of their own."""
+    found = unary_functions(version), binary_functions(version), ternary_functions(version)
+    return [name for names in found for name in names]
 
 
 def vertices_of(function: str, version: str) -> tuple[str, ...]:
@@ -62,8 +72,7 @@ def vertices_of(function: str, version: str) -> tuple[str, ...]:
 
     A step that only a later version of the estimators has becomes one compare.
     """
-    known = (*unary_functions(version), *binary_functions(version))
-    if function in known:
+    if function in _with_vertex(version):
         return (function,)
     if function in COMPOSED:
         return tuple(part for one in COMPOSED[function] for part in vertices_of(one, version))

@@ -33,6 +33,11 @@ def binary_functions(version: str) -> list[str]:
     return sorted(tables.LOOPS["BinaryOp1D"][version])
 
 
+def ternary_functions(version: str) -> list[str]:
+    """Return the three-operand functions that have a vertex, of the same name."""
+    return sorted(tables.LOOPS["Select"][version])
+
+
 def loop_of(tile: Tile, vertex: str, function: str, dtype: str) -> tuple[int, int]:
     """Return the cycles and the elements of one pass of a worker's loop (`tables.LOOPS`)."""
     name = vertex.replace("2D", "1D")
@@ -45,14 +50,15 @@ def loop_cycles(tile: Tile, vertex: str, function: str, elements: int, dtype: st
     """Return the cycles of a vertex whose workers share elements and loop over their part.
 
     UnaryOp1D, BinaryOp1D with two operands of one shape, BroadcastScalar1D where the second is one
-    element, each also InPlace. Of several regions of one tile, UnaryOp2D and BinaryOp2D, which have
-    a vertex per worker, share the elements of all in whole vectors, two at least.
+    element, Select with three operands, each also InPlace. Vertices of one worker each, which no
+    supervisor runs, share the elements of all regions of a tile in whole vectors, two at least:
+    UnaryOp2D and BinaryOp2D of several regions, and Select.
     """
     cycles, per_loop = loop_of(tile, vertex, function, dtype)
     start, supervisor = tables.AROUND[tile.version][vertex][dtype]
     start += tables.LONGER_STARTS.get((vertex, function, tile.version), 0)
     per_worker = tile.per_worker(elements)
-    if "2D" in vertex:
+    if not supervisor:
         width = tile.width(dtype)
         vectors = ceil_div(elements, width)
         per_worker = min(vectors, max(2, tile.per_worker(vectors))) * width

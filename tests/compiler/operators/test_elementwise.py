@@ -32,3 +32,19 @@ def test_a_row_meets_a_matrix_and_a_number_a_column():
     assert step.vertex.startswith("popops::BroadcastVectorInner1D")
     (step,) = steps("mul", (1472, 1), (1,))
     assert step.vertex.startswith("popops::BroadcastScalar1D")
+
+
+def test_a_selection_takes_five_cycles_an_element():
+    """Poplibs lib/popops/popopsCycleEstimators.cpp, Select: a vertex for each worker."""
+    matrix = (1472, 64)
+    (step,) = steps("select", matrix, matrix, matrix)
+    # 16 vectors of 4 halves for six workers: 12 elements.
+    assert step.vertex.startswith("popops::Select")
+    assert (step.compute_cycles, step.copy_cycles) == (6 * (5 + 6 + 5 * 12), 0)
+    # What constants are chosen from lies with the elements.
+    (alone,) = steps("select", matrix)
+    assert (alone.compute_cycles, alone.exchange_bytes) == (step.compute_cycles, 0)
+    # An operand of fewer elements is written out to full size: each half by itself.
+    (written,) = steps("select", matrix, matrix, (1,))
+    assert written.compute_cycles == step.compute_cycles
+    assert written.copy_cycles == 64 * 2 * 5 // (4 * 2)
