@@ -10,7 +10,7 @@ mapping of the operation that made them.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple, Self
 
 from ipusim.compiler.program import Superstep
@@ -382,10 +382,10 @@ class Emitter:
         vertex = "popops::ScaledAddSupervisor"
         self.emit("scaled add", vertex, cycles, received=received, copy=copy)
 
-    def generated(self, name: str, x: Placed, expression: Expression) -> None:
-        """Compute an expression that popops::map turns into one vertex."""
+    def generated(self, name: str, x: Placed, expression: Expression, **moved: int) -> None:
+        """Compute an expression that popops::map turns into one vertex, as `emit` has it."""
         cycles = generated_cycles(self.tile, expression, self.share(x), x.dtype)
-        self.emit(name, "popops::map (generated)", cycles)
+        self.emit(name, "popops::map (generated)", cycles, **moved)
 
     def gradient_cycles(self, function: str, x: Placed) -> int:
         """Return the cycles of the gradient of a non-linearity."""
@@ -437,21 +437,18 @@ class Emitter:
         cycles = codelets.fill_cycles(self.tile, self.share(x), x.dtype)
         self.emit("fill", "popops::Fill", cycles)
 
-    def rearrange(self, x: Placed, from_grouping: int) -> None:
-        """Move a tensor to where `x` lies: one exchange of everything.
+    def piece_copies(self, x: Placed, layout: TensorLayout) -> int:
+        """Return the cycles to put into place, like `x`, what comes from where it has a `layout`.
 
-        Where the groups of channels differ, transpose vertices run first if both are multiples of
-        4 float16 elements (poplibs lib/popops/Rearrange.cpp, regroupIfBeneficial); otherwise the
-        destination tile copies element by element.
+        Pieces are what sits together in both: the smaller groups of two, or single elements where
+        rows sit together in one and channels in the other.
         """
-        moved, size = self.tile_bytes(x), element_bytes(x.dtype)
-        grouping = x.layout.grouping
-        if from_grouping == grouping:
-            self.copy("move", moved)
-        elif size == 2 and codelets.regroups(x.dtype, from_grouping, grouping):
-            self.regroup("regroup", x, from_grouping, grouping)
-        else:
-            self.fetch("rearrange", moved, cycles=copy_cycles(moved, self.chip, atom_bytes=size))
+        group, wanted = layout.grouping, x.layout.grouping
+        turned = layout.rows != x.layout.rows
+        if group == wanted and not turned:
+            return 0
+        piece = (1 if turned else gcd(group, wanted)) * element_bytes(x.dtype)
+        return rearranged_copy_cycles(self.tile_bytes(x), piece, self.chip)
 
     def regroup(self, name: str, x: Placed, group: int, wanted: int, *, piece: int = 0) -> None:
         """Send blocks of two groupings to all tiles and transpose them there (regroupTensor).

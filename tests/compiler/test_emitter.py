@@ -4,7 +4,7 @@ import pytest
 from emitting import MK1, emitted, emitter, matrix, vector
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.tiles import codelet_version
+from ipusim.compiler.tiles import codelet_version, rearranged_copy_cycles
 from ipusim.errors import ConfigError, UnknownNameError
 
 
@@ -132,20 +132,27 @@ def test_estimators_of_another_version_can_be_chosen():
     assert codelet_version("2020-01").estimator == "2020-01"
 
 
-def test_casts_and_moves():
+def test_casts_and_fills():
     assert emitted(Emitter.cast, vector(1000), "float16") == []
     assert emitted(Emitter.cast, vector(1000, "float32"), "float16")[0].exchange_bytes == 0
     assert emitted(Emitter.fill, vector(100_000))[0].compute_cycles > 0
-    moved = []
-    for before, after in ((16, 16), (16, 8), (1, 16)):
-        x = Placed((121600,), "float16", TensorLayout(grouping=after))
-        moved += emitted(Emitter.rearrange, x, before, chip=MK1)
-    move, regroup, slow = moved
-    assert (move.compute_cycles, move.exchange_bytes) == (0, 200)
-    assert regroup.vertex == "popops::Transpose1D"
-    assert slow.copy_cycles == 125
     (update,) = emitted(Emitter.scaled_add, vector(121600), chip=MK1)
     assert update.exchange_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "piece"),
+    [
+        ({}, 0),  # lies alike
+        ({"grouping": 8}, 16),
+        ({"grouping": 2}, 4),
+        ({"rows": True}, 2),  # rows sit together there, channels here
+    ],
+)
+def test_pieces_are_what_sits_together_in_both_layouts(layout, piece):
+    x = vector(121600)
+    expected = rearranged_copy_cycles(200, piece, MK1) if piece else 0
+    assert emitter(chip=MK1).piece_copies(x, TensorLayout(**layout)) == expected
 
 
 @pytest.mark.parametrize(

@@ -211,17 +211,18 @@ def _running_mean(m: Emitter, x: Placed, *, counted: bool) -> None:
 def _gradient(m: Lowering, op: Elementwise, x: Placed, incoming: TensorLayout) -> None:
     """Compute a gradient with a vertex, made for it or generated.
 
-    The result is mapped like the tensor of the forward pass (popnn nonLinearityInputGradient), so
-    the incoming gradient moves there, and is regrouped if its channels lie otherwise.
+    The result is mapped like the tensor of the forward pass, to which the vertex fetches the
+    incoming gradient (lib/popnn/NonLinearity.cpp, nonLinearityInputGradient).
     """
+    moved = {}
     if not op.broadcast and not incoming.lies_with(x.layout):
-        m.rearrange(x, incoming.grouping)
+        moved = {"received": m.tile_bytes(x), "copy": m.piece_copies(x, incoming)}
     if op.function in gradient_functions(m.codelets.library):
         function = op.function.removesuffix("_grad")
         cycles = m.gradient_cycles(function, x)
-        m.emit(f"{function} gradient", "popnn::NonLinearityGrad1D", cycles)
+        m.emit(f"{function} gradient", "popnn::NonLinearityGrad1D", cycles, **moved)
     else:
-        m.generated(op.function, x, EXPRESSIONS[op.function])
+        m.generated(op.function, x, EXPRESSIONS[op.function], **moved)
 
 
 def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...]) -> None:
@@ -289,15 +290,15 @@ def _bring_matrix(m: Lowering, x: Placed, matrix: Placed) -> int:
     constructBroadcastBinaryOp, regroupOperandIfBeneficial, from tag sdk/poplar/2.0.0 on); a larger
     one arrives element by element, as it does where poplibs finds no neighbours in the result.
     """
-    size = element_bytes(matrix.dtype)
     if x.layout.rows == matrix.layout.rows:
         return 0
     found = found_group(x.layout.grouping, m.made.shape[-2 if x.layout.rows else -1])
     if m.rules.era and found > 1 and 10 * matrix.elements <= x.elements:
         moved = m.tile_bytes(matrix.spread())
-        m.copy("lay out operand", moved, cycles=rearranged_copy_cycles(moved, size, m.chip))
+        copied = rearranged_copy_cycles(moved, element_bytes(matrix.dtype), m.chip)
+        m.copy("lay out operand", moved, cycles=copied)
         return 0
-    return rearranged_copy_cycles(m.tile_bytes(x), size, m.chip)
+    return m.piece_copies(x, matrix.layout)
 
 
 def _cast_operands(m: Lowering, x: Placed, inputs: tuple[Placed, ...]) -> None:

@@ -25,9 +25,10 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
         # What a round of a loop made is copied within its tiles, before it moves to the next round.
         kept = m.tile_bytes(m.made)
         m.copy("set aside", temp=kept, cycles=copy_cycles(kept, m.chip))
-    moved = TensorLayout(grouping=before.grouping)
-    m.copy("move", m.tile_bytes(Placed((elements,), m.made.dtype, moved)))
-    return moved
+    spread = Placed((elements,), m.made.dtype, TensorLayout(grouping=before.grouping))
+    copied = m.piece_copies(spread, before) if op.function == "copy" else 0
+    m.copy("move", m.tile_bytes(spread), cycles=copied)
+    return spread.layout
 
 
 def _counted(m: Lowering, op: Layout, before: TensorLayout) -> TensorLayout:

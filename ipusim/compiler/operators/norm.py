@@ -11,13 +11,12 @@ step, not to the chip.
 
 from functools import partial
 from itertools import zip_longest
-from math import gcd
 from typing import NamedTuple
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.reduction import together
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, vector_width
+from ipusim.compiler.tiles import ceil_div, copy_cycles, vector_width
 from ipusim.compiler.vertices.elementwise import found_group, loop_cycles, regroups
 from ipusim.workload.graph import Norm
 
@@ -166,13 +165,9 @@ def _arrival(m: Emitter, op: Norm, incoming: Placed, x: Placed) -> _Arrival | No
         found_group(t.layout.grouping, op.elements // op.channels if t.layout.rows else op.channels)
         for t in (incoming, x)
     )
-    turned = incoming.layout.rows != x.layout.rows
-    if turned and regroups(x.dtype, came, wanted):
+    if incoming.layout.rows != x.layout.rows and regroups(x.dtype, came, wanted):
         return _Arrival((came, wanted), 0)
-    if not turned and came == wanted:
-        return _Arrival(None, 0)
-    piece = (1 if turned else gcd(came, wanted)) * element_bytes(x.dtype)
-    return _Arrival(None, copy_cycles(m.tile_bytes(x), m.chip, atom_bytes=piece))
+    return _Arrival(None, m.piece_copies(x, incoming.layout))
 
 
 def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:

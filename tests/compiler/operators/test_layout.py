@@ -5,7 +5,9 @@ from emitting import MK2
 
 from ipusim.compiler.lower import lower
 from ipusim.compiler.stacks import load_stack
+from ipusim.compiler.tiles import rearranged_copy_cycles
 from ipusim.workload.graph import Graph, Layout, Op, Tensor
+from ipusim.workload.layers import GraphBuilder
 
 SHARE = 96
 """Elements of a row on a tile: four vectors of 64 bits for each worker."""
@@ -53,3 +55,12 @@ def test_what_a_round_carries_on_is_copied_twice():
 def test_what_poplar_views_moves_nothing(function, moved):
     """What reads a transpose or the parts of a whole rearranges them (PopART transposex.cpp)."""
     assert sum(step.exchange_bytes for step in _steps(function)) == moved
+
+
+def test_rows_that_sit_together_are_spread_element_by_element():
+    g = GraphBuilder("spread")
+    x = g.matmul("product", g.input("x", (512, 256)), g.parameter("w", (256, 1024)))
+    graph = g.finish(g.copy("spread", x)).with_precision("16.16")
+    program = lower(graph.validate(), MK2, load_stack("sdk-2.4"), host_dtype=None)
+    (step,) = program.ops[-1].steps
+    assert step.copy_cycles == rearranged_copy_cycles(step.exchange_bytes, 2, MK2) > 0

@@ -18,8 +18,9 @@ LIMITS = {
     # 3.5 before results were views: six equal layers of EfficientNet, whose depthwise convolution
     # merges groups, went from 3.1 to 4.5 too little.
     "total": (4.6, 15.0),
-    # 18.0 until bytes of code were fitted again, when layer norms had their regrouping.
-    "total of small networks": (18.5, 42.0),
+    # 18.0 until bytes of code were fitted again, when layer norms had their regrouping; 18.5 and
+    # 42 until gradients came in pieces, not by a move of their own.
+    "total of small networks": (18.7, 33.0),
 }
 WHOLE = "whole network on one IPU (sum over tiles)"
 
