@@ -2,6 +2,5 @@
 
 from ipusim.machine.chip import Chip, chip_names, load_chip
 from ipusim.machine.constants import Constant, Sourced, hardware_table, load, names
-from ipusim.machine.gpu import Gpu, GpuNode
 from ipusim.machine.parts import Host, Link, PowerConstants, sync_hops
 from ipusim.machine.system import System, load_system, system_names

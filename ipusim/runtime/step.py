@@ -17,7 +17,6 @@ from ipusim.runtime.host import HostIo, host_io, replicas_per_process
 from ipusim.runtime.options.config import TIERS
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Held, Replica, Stage
-from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.replica.pipelined import pipelined_replica, staged_inference
 from ipusim.runtime.terms import Beside, OneChip, Priced, Terms
 from ipusim.runtime.training_step import training_terms
@@ -121,6 +120,8 @@ def _terms(compiled: Compiled, config: RunConfig) -> tuple[Replica, HostIo, Term
 def _replica(compiled: Compiled, config: RunConfig) -> Replica:
     """Return what the chips of a replica do in a step."""
     if config.phased:
+        from ipusim.runtime.replica.phases.replica import phased_replica  # few runs have phases
+
         return phased_replica(compiled, config)
     if config.ipus_per_replica > 1:
         return (pipelined_replica if config.training else staged_inference)(compiled, config)

@@ -15,6 +15,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ipusim.errors import ConfigError, resolve_name
@@ -495,6 +496,7 @@ OPTIONS: dict[str, Option] = {
 """Every option of a run by its name."""
 
 
+@cache
 def option_docs() -> str:
     """Return all options as entries of a numpydoc section, those of training last."""
     lines = []

@@ -6,7 +6,8 @@ from typing import Any
 
 from ipusim.errors import DataError, UnknownNameError
 from ipusim.files import once_per_data_dir, read
-from ipusim.machine import Gpu, load
+from ipusim.machine import load
+from ipusim.machine.gpu import Gpu
 from ipusim.runtime.gpu.kernels import GpuStack
 from ipusim.workload import zoo
 from ipusim.workload.model import Model

@@ -8,7 +8,8 @@ import pandas as pd
 
 from ipusim.errors import resolve_name
 from ipusim.files import read_tables
-from ipusim.machine import GpuNode, load
+from ipusim.machine import load
+from ipusim.machine.gpu import GpuNode
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.book.charts import in_groups
 from ipusim.study.data.published import load_claims, load_rows

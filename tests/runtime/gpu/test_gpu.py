@@ -12,6 +12,7 @@ from onnx_single_op import single
 from ipusim import files, machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadError
 from ipusim.machine import constants as catalogue
+from ipusim.machine.gpu import Gpu, GpuNode
 from ipusim.runtime.gpu import roofline as gpu_roofline
 from ipusim.runtime.gpu.kernels import GpuStack, step_kernels
 from ipusim.runtime.gpu.roofline import device_time, matmul_s
@@ -24,7 +25,7 @@ from ipusim.runtime.gpu.step import (
 from ipusim.workload import zoo
 from ipusim.workload.layers import GraphBuilder
 
-A100 = machine.load(machine.Gpu, "A100 SXM 40GB")
+A100 = machine.load(Gpu, "A100 SXM 40GB")
 STACK = machine.load(GpuStack, "pytorch-21")
 
 
@@ -50,7 +51,7 @@ def kernels(name="resnet50", batch=8, stack=STACK, mode="training", precision="m
     ],
 )
 def test_peaks_follow_from_the_units(name, fp32_lanes, tensor_macs):
-    gpu = machine.load(machine.Gpu, name)
+    gpu = machine.load(Gpu, name)
     cycles = gpu.sms * gpu.boost_hz
     assert gpu.fp32_flops_per_s == pytest.approx(2 * fp32_lanes * cycles, rel=0.02)
     assert gpu.fp16_tensor_flops_per_s == pytest.approx(2 * tensor_macs * cycles, rel=0.02)
@@ -58,25 +59,25 @@ def test_peaks_follow_from_the_units(name, fp32_lanes, tensor_macs):
 
 
 def test_every_gpu_is_listed_with_sources():
-    assert set(machine.names(machine.Gpu)) >= {"T4", "RTX 6000", "A100 SXM 80GB", "V100 SXM2 16GB"}
+    assert set(machine.names(Gpu)) >= {"T4", "RTX 6000", "A100 SXM 80GB", "V100 SXM2 16GB"}
     table = machine.hardware_table()
     gpus = table[table["file"].isin(["hardware/gpus.toml", "hardware/gpu_nodes.toml"])]
-    assert set(gpus["subject"]) == {*machine.names(machine.Gpu), *machine.names(machine.GpuNode)}
+    assert set(gpus["subject"]) == {*machine.names(Gpu), *machine.names(GpuNode)}
     assert (gpus["source"].str.len() > 10).all()
     assert set(gpus["label"]) <= set(catalogue.LABELS)
     recalled = gpus[gpus["label"] == "recalled"]
     assert "l2_bytes_per_cycle" in set(recalled["name"])
 
 
-@pytest.mark.parametrize("name", machine.names(machine.Gpu))
+@pytest.mark.parametrize("name", machine.names(Gpu))
 def test_board_is_consistent(name):
-    gpu = machine.load(machine.Gpu, name)
+    gpu = machine.load(Gpu, name)
     for share in (gpu.tensor_efficiency, gpu.fp32_efficiency, gpu.memory_efficiency):
         assert 0.3 < share < 1
     assert gpu.copy_bytes_per_s < gpu.memory_bytes_per_s
     assert gpu.matmul_flops_per_s("mixed") > gpu.matmul_flops_per_s("fp32")
-    assert gpu == machine.load(machine.Gpu, name.lower().replace(" ", "-"))
-    assert hash(gpu) == hash(machine.load(machine.Gpu, name))
+    assert gpu == machine.load(Gpu, name.lower().replace(" ", "-"))
+    assert hash(gpu) == hash(machine.load(Gpu, name))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_board_is_consistent(name):
     ],
 )
 def test_machines_of_the_tamu_study(name, gpu, gpus, tdp_w):
-    node = machine.load(machine.GpuNode, name)
+    node = machine.load(GpuNode, name)
     assert (node.gpu.name, node.gpus, node.tdp_w) == (gpu, gpus, tdp_w)
 
 
