@@ -228,11 +228,16 @@ def _gradient(m: Lowering, op: Elementwise, x: Placed, incoming: TensorLayout) -
 def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...]) -> None:
     """Run the functions that popops computes, one or several operations."""
     _cast_operands(m, x, inputs)
-    elsewhere = any(
-        not other.layout.free and other.layout.mapping != x.layout.mapping for other in inputs[1:]
-    )
-    spread = _repeats_matrix(m, op, inputs)
-    pieces = _bring_matrix(m, x, inputs[1]) if spread else 0
+    elsewhere = [
+        other
+        for other in inputs[1:]
+        if not other.layout.free and other.layout.mapping != x.layout.mapping
+    ]
+    spread, pieces = _repeats_matrix(m, op, inputs), 0
+    if spread:
+        pieces = _bring_matrix(m, x, inputs[1])
+    elif not op.broadcast:
+        pieces = sum(_bring_operand(m, x, other) for other in elsewhere)
     repeated = op.broadcast and not spread
     grouping = gcd(x.layout.grouping, x.elements)
     x = x._replace(layout=x.layout._replace(grouping=grouping))
@@ -247,7 +252,7 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
             channels = 1 if single else grouping
             m.by_channel(function, x, channels, op.function, in_place=op.in_place_ok)
         else:
-            moved = index == 0 and (spread or elsewhere)
+            moved = index == 0 and (spread or bool(elsewhere))
             m.binary(
                 function,
                 x,
@@ -299,6 +304,20 @@ def _bring_matrix(m: Lowering, x: Placed, matrix: Placed) -> int:
         m.copy("lay out operand", moved, cycles=copied)
         return 0
     return m.piece_copies(x, matrix.layout)
+
+
+def _bring_operand(m: Lowering, x: Placed, other: Placed) -> int:
+    """Regroup an operand as large as x, the result; return the copies that its pieces take.
+
+    Blocks are transposed where rows sit together in one and channels in the other
+    (lib/popops/ElementWise.cpp, binaryOpGeneral, from tag sdk/poplar/2.4.0 on).
+    """
+    group, wanted = other.layout.grouping, x.layout.grouping
+    turned = other.layout.rows != x.layout.rows
+    if turned and m.rules.era > 1 and regroups(x.dtype, group, wanted):
+        m.regroup("regroup operand", x, group, wanted)
+        return 0
+    return m.piece_copies(x, other.layout)
 
 
 def _cast_operands(m: Lowering, x: Placed, inputs: tuple[Placed, ...]) -> None:

@@ -492,6 +492,22 @@ def test_a_mask_is_laid_out_like_the_scores(heads, tokens, stack, laid_out):
     assert (add.copy_cycles == 0) == laid_out
 
 
+@pytest.mark.parametrize(("stack", "regrouped"), [("sdk-2.4", True), ("sdk-2.0", False)])
+def test_an_operand_with_other_neighbours_is_regrouped(stack, regrouped):
+    """ElementWise.cpp, binaryOpGeneral: rows sit together in a product, not in what is spread."""
+    g = GraphBuilder("residual")
+    x = g.input("x", (512, 256))
+    made = g.linear("fc", x, 256, bias=False)
+    spread = g.copy("spread", g.linear("other", x, 256, bias=False))
+    graph = g.finish(g.elementwise("add", "add", made, spread)).with_precision("16.16")
+    steps = lower(graph.validate(), CHIP, load_stack(stack), host_dtype=None).ops[-1].steps
+    *before, add = steps
+    assert [step.name for step in before] == ["regroup operand"] * regrouped
+    assert add.exchange_bytes > 0
+    pieces = rearranged_copy_cycles(add.exchange_bytes, 2, CHIP)
+    assert add.copy_cycles == (0 if regrouped else pieces)
+
+
 def test_a_product_brings_activations_of_another_operation_into_its_order():
     def layer(rows: int, *, made: bool, columns: int = 256):
         g = GraphBuilder("layer")
