@@ -161,6 +161,14 @@ def test_pruned_equals_exhaustive_where_inputs_are_broadcast_once(era):
     assert_pruned_equals_exhaustive(shape, chip, rules)
 
 
+@pytest.mark.parametrize("m", [16, 64])
+def test_pruned_equals_exhaustive_where_most_tiles_are_left_over(m):
+    # The best plan splits no field, and so moves no weights.
+    shape, rules = product(m, 16, 2), RULES["GC200"]
+    assert plan(shape, CHIPS["GC200"], rules).split.weight_users == 1
+    assert_pruned_equals_exhaustive(shape, CHIPS["GC200"], rules)
+
+
 def test_pruning_skips_nearly_everything():
     shape, chip = small_conv(), replace(CHIPS["GC200"], tiles=64)
     pruned, every = (plan(shape, chip, RULES["GC200"], pruned=flag) for flag in (True, False))
