@@ -92,10 +92,14 @@ def _whole_first(result: Placed, inputs: tuple[Placed, ...]) -> tuple[Placed, ..
 
 @lowers(Cast)
 def cast(m: Lowering, _op: Cast, x: Placed) -> TensorLayout:
-    """Lower a conversion where the width changes; indices of 64 bits are none on the chip."""
-    target = m.made.dtype
-    if element_bytes(x.dtype) != element_bytes(target) and "int64" not in (x.dtype, target):
-        m.cast(x.shaped(m.made.elements), target)
+    """Lower a conversion between integers and floating point, or to another width.
+
+    Indices of 64 bits are of 32 on the chip.
+    """
+    source, target = ("int32" if t.dtype == "int64" else t.dtype for t in (x, m.made))
+    alike = (source in FLOATING) == (target in FLOATING)
+    if not (alike and element_bytes(source) == element_bytes(target)):
+        m.cast(x.of(source).shaped(m.made.elements), target)
     return x.layout
 
 

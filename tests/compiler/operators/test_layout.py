@@ -1,4 +1,4 @@
-"""Changes of shape and order: views, and what the rounds of a loop slice, write and carry."""
+"""Changes of shape, order and type: views, and what the rounds of a loop slice and carry."""
 
 import pytest
 from emitting import MK2
@@ -6,7 +6,7 @@ from emitting import MK2
 from ipusim.compiler.lower import lower
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.tiles import rearranged_copy_cycles
-from ipusim.workload.graph import Graph, Layout, Op, Tensor
+from ipusim.workload.graph import Cast, Graph, Layout, Op, Tensor
 from ipusim.workload.layers import GraphBuilder
 
 SHARE = 96
@@ -15,13 +15,16 @@ SHARE = 96
 
 def _steps(function, rows=1):
     """Supersteps of what moves one row of several."""
-    sizes = {"x": rows if function == "dynamic_slice" else 1, "y": 1}
-    roles = {"x": "input", "y": "output"}
+    return _lowered(Layout.move(function), rows if function == "dynamic_slice" else 1)
+
+
+def _lowered(params, rows=1, dtypes=("float16", "float16")):
+    """Supersteps of one operation, from rows of one type to a row of another."""
+    named = zip("xy", (rows, 1), dtypes, ("input", "output"), strict=True)
     tensors = {
-        name: Tensor(name=name, shape=(n, MK2.tiles, SHARE), dtype="float16", role=roles[name])
-        for name, n in sizes.items()
+        name: Tensor(name=name, shape=(n, MK2.tiles, SHARE), dtype=dtype, role=role)
+        for name, n, dtype, role in named
     }
-    params = Layout.move(function)
     op = Op(name="it", params=params, inputs=("x",), outputs=("y",))
     graph = Graph(name="alone", tensors=tensors, ops=(op,), inputs=("x",), outputs=("y",))
     (lowered,) = lower(graph.validate(), MK2, load_stack("sdk-2.4"), host_dtype=None).ops
@@ -64,3 +67,19 @@ def test_rows_that_sit_together_are_spread_element_by_element():
     program = lower(graph.validate(), MK2, load_stack("sdk-2.4"), host_dtype=None)
     (step,) = program.ops[-1].steps
     assert step.copy_cycles == rearranged_copy_cycles(step.exchange_bytes, 2, MK2) > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "converts"),
+    [
+        ("int32", "float32", True),  # as wide, but another kind of number
+        ("float16", "float32", True),
+        ("int64", "float32", True),
+        ("int64", "int32", False),  # of 32 bits on the chip
+        ("float32", "float32", False),
+        ("bool", "int32", True),
+    ],
+)
+def test_numbers_of_another_kind_or_width_are_converted(source, target, converts):
+    steps = _lowered(Cast(), dtypes=(source, target))
+    assert [step.vertex for step in steps] == ["popops::Cast1D"] * converts
