@@ -241,7 +241,7 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     if spread:
         pieces = _bring_matrix(m, x, inputs[1])
     elif not op.broadcast:
-        pieces = sum(_bring_operand(m, x, other) for other in elsewhere)
+        pieces = sum(_bring_operand(m, op, x, other) for other in elsewhere)
     repeated = op.broadcast and not spread
     grouping = gcd(x.layout.grouping, x.elements)
     x = x._replace(layout=x.layout._replace(grouping=grouping))
@@ -310,14 +310,21 @@ def _bring_matrix(m: Lowering, x: Placed, matrix: Placed) -> int:
     return m.piece_copies(x, matrix.layout)
 
 
-def _bring_operand(m: Lowering, x: Placed, other: Placed) -> int:
+def _bring_operand(m: Lowering, op: Elementwise, x: Placed, other: Placed) -> int:
     """Regroup an operand as large as x, the result; return the copies that its pieces take.
 
-    Blocks are transposed where rows sit together in one and channels in the other
-    (lib/popops/ElementWise.cpp, binaryOpGeneral, from tag sdk/poplar/2.4.0 on).
+    Blocks of whole groups are transposed where rows sit together in one and channels in the other,
+    by functions of two operands (lib/popops/ElementWise.cpp, binaryOpGeneral, from tag
+    sdk/poplar/2.4.0 on; ternaryOp has no such step). Of more than three dimensions it is not known
+    which one the channels are; groups of them count as whole.
     """
     group, wanted = other.layout.grouping, x.layout.grouping
-    turned = other.layout.rows != x.layout.rows
+    if len(m.made.shape) in (2, 3):
+        group, wanted = (
+            found_group(t.layout.grouping, m.made.shape[-2 if t.layout.rows else -1])
+            for t in (other, x)
+        )
+    turned = other.layout.rows != x.layout.rows and op.function != "select"
     if turned and m.rules.era > 1 and regroups(x.dtype, group, wanted):
         m.regroup("regroup operand", x, group, wanted)
         return 0

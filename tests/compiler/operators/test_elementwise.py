@@ -1,7 +1,12 @@
 """Elementwise operations: which vertex runs for operands of which shapes."""
 
+import pytest
+
+from ipusim.compiler.emitter import TensorLayout
 from ipusim.compiler.lower import lower
 from ipusim.compiler.stacks import load_stack
+from ipusim.compiler.tiles import rearranged_copy_cycles
+from ipusim.compiler.vertices.elementwise import regrouping
 from ipusim.machine import load_chip
 from ipusim.workload.layers import GraphBuilder
 
@@ -9,13 +14,45 @@ CHIP = load_chip("GC200")
 STACK = load_stack("sdk-2.4")
 
 
-def steps(function, *shapes):
-    """Return the supersteps of a function of float16 inputs."""
+def steps(function, *shapes, layouts=(), stack=STACK):
+    """Return the supersteps of a function of float16 inputs, which have layouts, or none."""
     g = GraphBuilder("inputs")
     inputs = [g.input(f"x{index}", shape) for index, shape in enumerate(shapes)]
     graph = g.finish(g.elementwise("y", function, *inputs)).with_precision("16.16")
-    (op,) = [op for op in lower(graph, CHIP, STACK, host_dtype=None).ops if op.name == "y"]
+    placed = {f"x{index}": layout for index, layout in enumerate(layouts)}
+    program = lower(graph, CHIP, stack, host_dtype=None, layouts=placed)
+    (op,) = [op for op in program.ops if op.name == "y"]
     return op.steps
+
+
+COLUMNS, ROWS = TensorLayout(mapping="columns"), TensorLayout(mapping="rows", rows=True)
+"""Neighbours along columns, or along rows, sit together in groups of 16."""
+
+
+@pytest.mark.parametrize("layouts", [(COLUMNS, ROWS), (ROWS, COLUMNS)])
+def test_an_operand_whose_neighbours_are_others_is_regrouped(layouts):
+    """Poplibs lib/popops/ElementWise.cpp, binaryOpGeneral, from tag sdk/poplar/2.4.0 on."""
+    matrix = (1472, 64)
+    regroup, add = steps("add", matrix, matrix, layouts=layouts)
+    blocks = regrouping(1472 * 64, 16, 16, "float16", CHIP)
+    assert (regroup.exchange_bytes, regroup.compute_cycles) == blocks
+    assert (add.exchange_bytes, add.copy_cycles) == (128, 0)
+    # Before, it came element by element; so do rows that are no whole groups, and what is chosen.
+    (early,) = steps("add", matrix, matrix, layouts=layouts, stack=load_stack("sdk-2.0"))
+    (chosen,) = steps("select", matrix, matrix, matrix, layouts=(*layouts, layouts[0]))
+    for step in (early, chosen):
+        copies = rearranged_copy_cycles(128, 2, CHIP)
+        assert (step.exchange_bytes, step.copy_cycles) == (128, copies)
+    (odd,) = steps("add", (1471, 64), (1471, 64), layouts=layouts)
+    assert odd.copy_cycles > 0
+
+
+@pytest.mark.parametrize(("grouping", "copies"), [(16, 0), (8, 128 * 451 // 1024 - 32)])
+def test_an_operand_whose_neighbours_are_the_same_only_moves(grouping, copies):
+    matrix = (1472, 64)
+    elsewhere = COLUMNS._replace(mapping="elsewhere", grouping=grouping)
+    (add,) = steps("add", matrix, matrix, layouts=(COLUMNS, elsewhere))
+    assert (add.exchange_bytes, add.copy_cycles) == (128, copies)
 
 
 def test_a_column_meets_the_rows_of_a_matrix():
