@@ -125,7 +125,7 @@ def tile_cycles(problem: np.void, vertex: np.void, work: np.void) -> int:
             return amp_1x1_cycles(vertex, part)
         return amp_nx1_cycles(vertex, part)
     if method == HMAC:
-        return hmac_cycles(vertex, part)
+        return hmac_cycles(vertex, part, problem.one_by_one)
     kernel_last = problem.dims[2].kernel
     if method == VMAC:
         return vmac_cycles(vertex, part, kernel_last) if part.out_grains == 1 else -1

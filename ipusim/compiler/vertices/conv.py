@@ -47,7 +47,7 @@ worker, `lag` tile cycles after its fastest at the least."""
 
 NX1 = integers("fixed per_group per_zeroed per_loop per_row per_tap setup", ("run", RUN))
 ONE_BY_ONE = integers("fixed retained per_group per_in per_out per_first")
-HMAC_RATES = integers("worker per_row per_position fixed")
+HMAC_RATES = integers("worker per_row per_position fixed accumulates")
 SLIC_RATES = integers("fixed per_group per_sub_kernel passes merge")
 VMAC_RATES = integers("start per_row per_tap zero_vector reduce per_worker divisor fixed")
 OUTER_RATES = integers("per_group per_position")

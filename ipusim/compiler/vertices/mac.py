@@ -30,9 +30,11 @@ def hmac_vertices(
     are divided, and what is added before; of a dot product of whole vectors, cycles and channels of
     a cycle; of another, cycles, and cycles of so many channels at most (getDenseDotProductCycles).
     Then those of the supervisor, of a worker, and of its row, with several outputs and with one, in
-    which case the last are around its dot product.
+    which case the last are around its dot product. Where there is a vertex for one tap, that with
+    one output writes the first sums, and does not accumulate them on zeros.
     """
     several, even, odd, *rates = numbers("hmac.csv", 3)[era, in_bytes, partial_bytes]
+    alike = rates[0] == rates[1]
     outputs = (out_per + several[1]) // several[0]
     scattered = odd[0] + odd[1] * (in_per // np.gcd(in_per, odd[2]))
     whole = in_per % (8 // in_bytes) == 0
@@ -43,18 +45,21 @@ def hmac_vertices(
         of = vertices[name]
         of["fixed"], of["worker"], of["per_row"] = fixed, worker, row[outputs == 1]
         of["per_position"] = (around if outputs == 1 else 7) + outputs * dot
+        of["accumulates"] = alike or name == "hmac" or out_per > 1
     return vertices
 
 
 @njit(cache=True)
-def hmac_cycles(vertex: np.void, part: np.void) -> int:
+def hmac_cycles(vertex: np.void, part: np.void, pointwise: int) -> int:
     """Return the cycles of the horizontal MAC vertex on one tile, zeroing of partials included.
 
-    poplibs PerformanceEstimation.hpp, estimateConvPartialHorizontalMacInnerLoopCycles and
-    getConvPartialHorizontalMacSupervisorOuterLoopCycleEstimate.
+    The vertex for one tap runs where the convolution is `pointwise`. poplibs
+    PerformanceEstimation.hpp, estimateConvPartialHorizontalMacInnerLoopCycles and
+    getConvPartialHorizontalMacSupervisorOuterLoopCycleEstimate; ConvModel.cpp, tag
+    sdk/poplar/3.3.0, canUseHorizontalMac1x1Vertex and usesNonZeroing1x1Implementaton.
     """
     rates = vertex.hmac
-    if part.kernel_elements == 1:
+    if pointwise and part.kernel_elements == 1:
         rates = vertex.hmac_one_by_one
     split = DISTINCT_SHARES[part.rows % WORKERS]
     parts = -(-part.rows * split // WORKERS)
@@ -67,7 +72,10 @@ def hmac_cycles(vertex: np.void, part: np.void) -> int:
     blocks = part.out_grains * part.group_grains
     zeroed = part.rows * part.row_length * vertex.out_chans_per_group
     body = part.in_grains * (15 + part.out_grains * (10 + inner))
-    return rates.fixed + part.group_grains * (23 + body) + zero_partials_cycles(zeroed, blocks)
+    cycles = rates.fixed + part.group_grains * (23 + body)
+    if rates.accumulates or part.in_grains > 1:
+        cycles += zero_partials_cycles(zeroed, blocks)
+    return cycles
 
 
 def slic_vertex(

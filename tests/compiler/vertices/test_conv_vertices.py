@@ -96,12 +96,22 @@ def amp_nx1(n_rows, length, *, types, units=16, era=ERA_2_4, kernel=(3, 3), grou
     return cycles_of(amp_nx1_cycles, vertex, rows=n_rows, row_length=length, groups=groups, **sizes)
 
 
-def hmac(n_rows, length, *, types, era=ERA_2_4, kernel=1, groups=(1, 1, 1), channels=(8, 2)):
+def hmac(
+    n_rows,
+    length,
+    *,
+    types,
+    era=ERA_2_4,
+    kernel=1,
+    groups=(1, 1, 1),
+    channels=(8, 2),
+    pointwise=1,
+):
     in_bytes, partial_bytes = (4 if floats else 2 for floats in types)
     in_per, out_per = channels
     vertex = hmac_vertices(np.array([in_per]), out_per, in_bytes, partial_bytes, era)
     sizes = {"kernel_elements": kernel, "groups": groups}
-    return cycles_of(hmac_cycles, vertex, rows=n_rows, row_length=length, **sizes)
+    return cycles_of(hmac_cycles, vertex, pointwise, rows=n_rows, row_length=length, **sizes)
 
 
 def slic(
@@ -200,9 +210,19 @@ def test_hmac_by_hand():
     sizes = {"types": (False, True), "era": ERA_1_0, "groups": (2, 2, 1)}
     assert hmac(6, 5, kernel=3, channels=(4, 1), **sizes) == 8153 + 108
     # Era 3 has its own 1x1 loop: worker 1 + 14 + 3 x (2 + 13) = 60.
-    # 55 + 54 + 90 + 23 + 15 + 3 x (10 + 6 x 76) = 1635, zeroing 6 x 3 x (2 + 5) = 126.
-    sizes = {"types": (False, True), "era": ERA_3_3, "groups": (1, 1, 3)}
-    assert hmac(1, 13, channels=(6, 1), **sizes) == 1635 + 126
+    # 55 + 54 + 90 + 23 + 15 + 3 x (10 + 6 x 76) = 1635. It does not add to zeros.
+    sizes = {"types": (False, True), "era": ERA_3_3}
+    assert hmac(1, 13, channels=(6, 1), groups=(1, 1, 3), **sizes) == 1635
+    # But where it adds up two groups of channels: 1398 more, and zeroing 6 x 3 x (2 + 5) = 126.
+    both = 1635 + 15 + 3 * (10 + 6 * 76) + 126
+    assert hmac(1, 13, channels=(6, 1), groups=(1, 2, 3), **sizes) == both
+    # Of a convolution that is not pointwise, or with several outputs, the vertex is the plain one:
+    # worker 10 + 19 + 3 x (7 + 13) = 89; 65 + 54 + 23 + 15 + 3 x (10 + 6 x 105) = 2077.
+    plain = hmac(1, 13, channels=(6, 1), groups=(1, 1, 3), pointwise=0, **sizes)
+    assert plain == 2077 + 126
+    # Worker 1 + 13 + 3 x (7 + 2 x 13) = 113; 55 + 54 + 90 + 23 + 15 + 10 + 6 x 129 = 1021,
+    # zeroing 6 x (3 + 5) = 48.
+    assert hmac(1, 13, channels=(6, 2), **sizes) == 1021 + 48
 
 
 def test_slic_by_hand():
@@ -366,7 +386,7 @@ def test_compiled_equals_python(n_rows, length, types, era, groups, ins, outs, d
     calls = [
         (amp_1x1_cycles, (record(vertex), record(part))),
         (amp_nx1_cycles, (record(vertex), record(part))),
-        (hmac_cycles, (record(hmacs), record(part))),
+        (hmac_cycles, (record(hmacs), record(part), 1)),
         (slic_cycles, (record(slics), record(part), 3)),
         (vmac_cycles, (record(vmac_vertex(4, partial_bytes, late)), record(part), 3)),
         (outer_product_cycles, (record(outer_product_vertex(16, 2, types[0])), record(part))),
