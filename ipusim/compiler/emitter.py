@@ -17,6 +17,7 @@ from ipusim.compiler.program import Superstep
 from ipusim.compiler.reduction import Reduction, Stage, stages_of
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import (
+    CODELET_VERSIONS,
     CodeletVersion,
     Tile,
     ceil_div,
@@ -315,7 +316,8 @@ class Emitter:
     ) -> None:
         """Combine blocks of neighbours with the same values; each region has values of its own.
 
-        Sources: poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastInnerVector.
+        One region has a vertex of all workers, from SDK 2.1 on two have one each, in turn; more are
+        shared by workers (poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastInnerVector).
         """
         share = self.share(x)
         received = regions * block * element_bytes(x.dtype)
@@ -323,9 +325,9 @@ class Emitter:
             self._write_out(function, name, x, block, received, in_place=in_place)
             return
         work = self.tile, function, block, ceil_div(share, regions * block), x.dtype
-        if regions == 1:
+        if regions <= (2 if self.codelets.library == CODELET_VERSIONS[-1] else 1):
             vertex = "popops::BroadcastVectorInner1D"
-            cycles = vector_inner_cycles(*work, in_place=in_place)
+            cycles = regions * vector_inner_cycles(*work, in_place=in_place)
         else:
             vertex = "popops::BroadcastVectorInner2D"
             cycles = vector_inner_2d_cycles(*work, regions, in_place=in_place)

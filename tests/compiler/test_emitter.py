@@ -81,6 +81,22 @@ def test_divisors_that_are_repeated_have_a_vertex_from_sdk_2_0_on(dtype):
         assert bool(step.copy_cycles) == bool(step.temp_bytes) == (codelets == "2020-01")
 
 
+def test_two_regions_have_a_vertex_each_from_sdk_2_1_on():
+    """Poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastInnerVector."""
+
+    def step(tiles, codelets):
+        # 16 groups of channels on 16, 8 or 4 tiles, 64 blocks of each.
+        x = Placed((16, 64, 16), "float16", TensorLayout(tiles=tiles))
+        return emitted(Emitter.by_channel, "add", x, 256, codelets=codelets)[0]
+
+    late = {regions: step(16 // regions, "2021-11") for regions in (1, 2, 4)}
+    assert late[2].compute_cycles == 2 * late[1].compute_cycles
+    assert late[2].vertex == late[1].vertex == "popops::BroadcastVectorInner1D"
+    assert late[2].exchange_bytes == 2 * 16 * 2
+    for shared in (late[4], step(8, "2021-03")):
+        assert shared.vertex == "popops::BroadcastVectorInner2D"
+
+
 @pytest.mark.parametrize("function", ["div", "max"])
 def test_only_sums_and_products_have_a_vertex_for_one_value_per_row(function):
     """The value is written out, an element at a time (haveOuterVectorBroadcastVertexForOp)."""
