@@ -222,16 +222,11 @@ class TensorBuilder:
         # willow/src/popx/op/resizex.cpp): what reads it fetches the repeats.
         return self.apply(name, Layout.view("resize"), (x,), result)
 
-    def concat(self, name: str, *inputs: str, axis: int, view: bool = False) -> str:
-        """Add the concatenation of tensors along one axis.
-
-        With `view` the parts stay where they lie and what reads the result fetches them from
-        there, as frameworks do where nothing overwrites a part (poplar::concat).
-        """
+    def concat(self, name: str, *inputs: str, axis: int) -> str:
+        """Add the concatenation of tensors along one axis."""
         size = sum(self.shape(x)[axis] for x in inputs)
         result = sized(self.shape(inputs[0]), axis, size)
-        params = Layout(function="concat", moves_data=not view)
-        return self.apply(name, params, inputs, result)
+        return self.apply(name, Layout.move("concat"), inputs, result)
 
     def unstack(self, name: str, x: str, *, axis: int = 0) -> tuple[str, ...]:
         """Add views of the slices of a tensor along an axis, which they no longer have."""

@@ -45,6 +45,17 @@ def test_a_result_shares_memory_only_where_nobody_else_reads_it(forked):
     assert held == {"y": BYTES, "z": 2 * BYTES, "sum": 2 * BYTES}
 
 
+def test_parts_of_a_concatenation_are_its_memory():
+    """PopART concatx.cpp, ConcatInplaceOpx: what reads the whole finds the parts where they are."""
+    g = GraphBuilder("joined")
+    x = g.input("x", (1, 4, 64, 64))
+    left, right = (g.elementwise(name, "relu", x) for name in ("left", "right"))
+    graph = g.finish(g.elementwise("end", "neg", g.concat("both", left, right, axis=1)))
+    memory = measure(graph, lower(graph, CHIP, STACK, **OPTIONS), CHIP)
+    held = [at(memory, name).chip_bytes for name in ("both", "end")]
+    assert held == [2 * BYTES] * 2  # left and right, whose place the last one takes
+
+
 def with_point(memory: Memory, **changes: int) -> Memory:
     return replace(memory, points=(replace(memory.points[0], **changes),))
 

@@ -5,17 +5,13 @@ from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import copy_cycles
 from ipusim.workload.graph import Layout
 
-VIEWS = ("concat", "transpose")
-"""Views in Poplar, though other machines move them: what reads them rearranges (graphcore/popart
-willow/src/popx/op/concatx.cpp, ConcatInplaceOpx, and transposex.cpp, TransposeInplaceOpx)."""
-
 
 @lowers(Layout)
 def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
     """Lower a view, which costs nothing, or the move of all elements."""
     before = inputs[0].layout if inputs else SPREAD
     elements = sum(result.elements for result in m.task.results)
-    if not op.moves_data or op.function in VIEWS:
+    if op.viewed:
         # Parts of a tensor do not lie where the whole does.
         whole = sum(x.elements for x in inputs[:1]) == elements
         return before if whole else before._replace(mapping="")

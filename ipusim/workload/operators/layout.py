@@ -20,6 +20,15 @@ class Layout(Attributes):
     function: str
     moves_data: bool
 
+    @property
+    def viewed(self) -> bool:
+        """Whether the elements stay where they are on an IPU, where what reads them rearranges.
+
+        Transposes and concatenations do, which other machines move (graphcore/popart
+        willow/src/popx/op/transposex.cpp, TransposeInplaceOpx, and concatx.cpp, ConcatInplaceOpx).
+        """
+        return not self.moves_data or self.function in ("concat", "transpose")
+
     @classmethod
     def view(cls, function: str) -> Layout:
         """Return a change of shape that moves nothing."""

@@ -31,7 +31,7 @@ def unet_medical(g: GraphBuilder, batch: int) -> str:
         prefix = f"decoder_block_{level}"
         x = g.conv_transpose(f"{prefix}_transpose", x, channels, 2, stride=2, bias=True)
         x = g.elementwise(f"{prefix}_transpose_relu", "relu", x)
-        x = g.concat(f"{prefix}_concat", x, skips.pop(), axis=1, view=True)
+        x = g.concat(f"{prefix}_concat", x, skips.pop(), axis=1)
         x = _double_conv(g, prefix, x, channels)
     x = g.conv("conv", x, CLASSES, 1, bias=True)
     batch, classes, *field = g.shape(x)

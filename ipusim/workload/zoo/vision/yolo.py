@@ -34,7 +34,7 @@ def _settle(g: GraphBuilder, x: str, channels: int, kernel: int = 1, stride: int
 
 def _join(g: GraphBuilder, name: str, *parts: str) -> str:
     """Add a concatenation along the channels."""
-    return g.concat(name, *parts, axis=1, view=True)
+    return g.concat(name, *parts, axis=1)
 
 
 def _residuals(g: GraphBuilder, x: str, blocks: int, *, shortcut: bool) -> str:
