@@ -439,6 +439,23 @@ class Emitter:
         cycles = codelets.fill_cycles(self.tile, self.share(x), x.dtype)
         self.emit("fill", "popops::Fill", cycles)
 
+    def turned_groups(
+        self, x: Placed, layout: TensorLayout, rows: int = 0, columns: int = 0
+    ) -> tuple[int, int] | None:
+        """Return the groups of the blocks to transpose on the way from a `layout` to that of `x`.
+
+        None where the same neighbours sit together in both, or a group is no multiple of a grain
+        (poplibs lib/popops/Rearrange.cpp, regroupIfBeneficial). Only whole groups of so many rows
+        or columns are found, any of an unknown number.
+        """
+        if layout.rows == x.layout.rows:
+            return None
+        came, wanted = (
+            codelets.found_group(of.grouping, (rows if of.rows else columns) or of.grouping)
+            for of in (layout, x.layout)
+        )
+        return (came, wanted) if codelets.regroups(x.dtype, came, wanted) else None
+
     def piece_copies(self, x: Placed, layout: TensorLayout) -> int:
         """Return the cycles to put into place, like `x`, what comes from where it has a `layout`.
 

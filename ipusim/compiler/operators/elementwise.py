@@ -318,15 +318,10 @@ def _bring_operand(m: Lowering, op: Elementwise, x: Placed, other: Placed) -> in
     sdk/poplar/2.4.0 on; ternaryOp has no such step). Of more than three dimensions it is not known
     which one the channels are; groups of them count as whole.
     """
-    group, wanted = other.layout.grouping, x.layout.grouping
-    if len(m.made.shape) in (2, 3):
-        group, wanted = (
-            found_group(t.layout.grouping, m.made.shape[-2 if t.layout.rows else -1])
-            for t in (other, x)
-        )
-    turned = other.layout.rows != x.layout.rows and op.function != "select"
-    if turned and m.rules.era > 1 and regroups(x.dtype, group, wanted):
-        m.regroup("regroup operand", x, group, wanted)
+    sizes = m.made.shape[-2:] if len(m.made.shape) in (2, 3) else ()
+    groups = m.turned_groups(x, other.layout, *sizes)
+    if groups and m.rules.era > 1 and op.function != "select":
+        m.regroup("regroup operand", x, *groups)
         return 0
     return m.piece_copies(x, other.layout)
 

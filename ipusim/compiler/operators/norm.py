@@ -11,7 +11,6 @@ step, not to the chip.
 
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.reduction import together
@@ -142,34 +141,6 @@ def _joined_parameters(m: Emitter, op: Norm, x: Placed) -> None:
     m.by_channel("add", x, op.channels, "batch norm, offset", in_place=True)
 
 
-class _Arrival(NamedTuple):
-    """How a gradient that lies elsewhere comes to the activations, each time that it is read.
-
-    Blocks of the two `groups` are transposed first, unless they are None. `copies` are the cycles
-    within a tile to put into place what it receives.
-    """
-
-    groups: tuple[int, int] | None
-    copies: int
-
-
-def _arrival(m: Emitter, op: Norm, incoming: Placed, x: Placed) -> _Arrival | None:
-    """Return how the incoming gradient comes to where x lies, None if it is there.
-
-    Blocks are transposed where other neighbours sit together, along rows or of channels, if both
-    groups are multiples of a grain (poplibs lib/popops/Rearrange.cpp, regroupIfBeneficial).
-    """
-    if incoming.layout.lies_with(x.layout):
-        return None
-    came, wanted = (
-        found_group(t.layout.grouping, op.elements // op.channels if t.layout.rows else op.channels)
-        for t in (incoming, x)
-    )
-    if incoming.layout.rows != x.layout.rows and regroups(x.dtype, came, wanted):
-        return _Arrival((came, wanted), 0)
-    return _Arrival(None, m.piece_copies(x, incoming.layout))
-
-
 def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:
     """Gradients of data, scale and offset of a normalisation of x.
 
@@ -184,14 +155,17 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:
     held = m.tile_bytes(x)
     batch = op.kind == "batch"
     statistics = Placed((op.channels if batch else op.statistics,), x.dtype)
-    arrival = _arrival(m, op, incoming, x)
-    fetched = {"exchanged": bool(arrival), "copy": arrival.copies if arrival else 0}
+    elsewhere, groups, copies = not incoming.layout.lies_with(x.layout), None, 0
+    if elsewhere:
+        groups = m.turned_groups(x, incoming.layout, op.elements // op.channels, op.channels)
+        copies = 0 if groups else m.piece_copies(x, incoming.layout)
+    fetched = {"exchanged": elsewhere, "copy": copies}
 
     by_statistic = partial(_with_statistic, m, op, x)
 
     def regroup(name: str) -> None:
-        if arrival and arrival.groups:
-            m.regroup(name, x, *arrival.groups)
+        if groups:
+            m.regroup(name, x, *groups)
 
     def sums(name: str, values: Placed) -> None:
         """Reduce two such tensors at once, to two values per channel or mean."""
@@ -213,8 +187,8 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:
         m.binary("mul", x, "whitened times scaled gradient", **fetched)
         sums("statistics gradient", _by_statistic(op, x))
         # The scaled gradient is copied, then worked on in place.
-        if arrival:
-            m.copy("copy gradient", held, cycles=arrival.copies)
+        if elsewhere:
+            m.copy("copy gradient", held, cycles=copies)
         else:
             m.copy("copy gradient", cycles=copy_cycles(held, m.chip))
         by_statistic("mul", "whitened times variance gradient", in_place=False)

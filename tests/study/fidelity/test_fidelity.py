@@ -259,7 +259,9 @@ def test_tamu_table_1(frame):
     assert errors_of(frame, "tamu.table1", [6]).max() <= 9.2  # target 15
     first = frame[frame["metric"] == "throughput_epoch1"]["calibrated_error_percent"]
     assert len(first) == 6
-    # 15.0 until gradients came in pieces, not by a move of their own: fewer steps to compile.
+    # 15.0 until gradients came in pieces, not by a move of their own. The worst is that of 8
+    # processes, whose rate alone is 14 % fast; what it takes to compile is fitted for each
+    # superstep, of which training has fewer since.
     assert first.abs().max() <= 16.3
 
 
