@@ -6,38 +6,24 @@ linearly, an embedding is a lookup followed by the sum of gradients. Single oper
 layout that they want.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 from ipusim.compiler.program import Program
 from ipusim.compiler.state import TensorLayout
 from ipusim.machine import Chip
-from ipusim.workload.graph import (
-    Conv,
-    Elementwise,
-    Gather,
-    Graph,
-    Layout,
-    MatMul,
-    Op,
-    Pool,
-    Recurrent,
-    Reduce,
-    Tensor,
-)
+from ipusim.workload.graph import Conv, Elementwise, Graph, MatMul, Pool, Recurrent, Reduce
+from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.operators.gradient import Backward, Tape
 
 CHIPS = {"mk1": "GC2", "mk2": "GC200"}
-DTYPES = {"half": "float16", "float": "float32"}
-"""Chips and element types by the names that the table gives them."""
+PRECISIONS = {"half": "16.16", "float": "32.32"}
+"""Chips and precisions by the names that the table gives them."""
 
 FINGERPRINT_SLACK_BYTES = 64
 """Worst-tile bytes agree with a plan when they exceed region start and partials by no more."""
 
 FULLY_CONNECTED = ("fully_connected", "fully_connected_grouped")
-_ROLES = {"x": "input", "dy": "input", "i": "input", "c": "input", "w": "parameter"}
 _REDUCTIONS = {"ADD": "sum", "MAX": "max", "SQUARE_ADD": "sumsquare"}
 
 
@@ -55,15 +41,15 @@ def fingerprint(record: dict[str, str], program: Program, chip: Chip) -> bool | 
 
 def graph_of(record: dict[str, str]) -> tuple[Graph, dict[str, TensorLayout]]:
     """Return what a row runs, and the layouts in which tensors start that the tool gives one."""
-    kind, dtype = record["op_kind"], DTYPES[record["input_dtype"]]
-    if kind in _BUILD:
-        return _BUILD[kind](record, dtype), {}
+    kind, layouts = record["op_kind"], {}
     if kind == "pooling":
-        layout = TensorLayout(grouping=option(record, "fwd-chans-per-group", 1))
-        return _pooling(record, dtype), {"x": layout}
-    layer = _conv(record) if kind.startswith("conv") else _product(record)
-    build = forward_graph if record["passes"] == "fwd" else training_graph
-    return build(layer, dtype), {}
+        layouts["x"] = TensorLayout(grouping=option(record, "fwd-chans-per-group", 1))
+    if kind in _BUILD:
+        graph = _BUILD[kind](record)
+    else:
+        layer = _conv(record) if kind.startswith("conv") else _product(record)
+        graph = forward_graph(layer) if record["passes"] == "fwd" else training_graph(layer)
+    return graph.with_precision(PRECISIONS[record["input_dtype"]]), layouts
 
 
 def option(record: dict[str, str], name: str, default: int) -> int:
@@ -98,116 +84,111 @@ def _conv(record: dict[str, str]) -> Conv:
     return Conv(**counts, **_window(record), dilation=_sizes(record["dilation"]))
 
 
-def _pooling(record: dict[str, str], dtype: str) -> Graph:
+def _pooling(record: dict[str, str]) -> Graph:
     """Maximum forward, then its gradient, which reads what the forward pass wrote."""
     counts = _counts(record, batch="batch", channels="in_channels")
-    pool = Pool(kind="max", **counts, **_window(record))
-    shapes = {"x": (pool.batch, pool.channels, *pool.field)}
-    shapes["y"] = (pool.batch, pool.channels, *pool.out_field)
-    return _differentiated(_graph(shapes, [_op("forward", pool, "x", "y")], ("y",), dtype))
+    pool, g = Pool(kind="max", **counts, **_window(record)), GraphBuilder("layer")
+    x = g.input("x", (pool.batch, pool.channels, *pool.field))
+    y = g.apply("forward", pool, (x,), (pool.batch, pool.channels, *pool.out_field))
+    return g.finish(y, *_differentiate(g))
 
 
-def _reduction(record: dict[str, str], dtype: str) -> Graph:
+def _reduction(record: dict[str, str]) -> Graph:
     shape, axes = _sizes(record["reduce_shape"]), _sizes(record["reduce_dims"])
     reduced = prod(shape[axis] for axis in axes)
-    outer = prod(shape) // reduced
-    reduce = Reduce(
-        function=_REDUCTIONS[record["reduce_op"]],
-        outer=outer,
-        reduced=reduced,
-        inner=1,
-        shape=shape,
-        axes=axes,
-    )
-    return _graph({"x": shape, "y": (outer,)}, [_op("reduce", reduce, "x", "y")], ("y",), dtype)
+    sizes = {"outer": prod(shape) // reduced, "reduced": reduced, "inner": 1}
+    function, g = _REDUCTIONS[record["reduce_op"]], GraphBuilder("layer")
+    reduce = Reduce(function=function, **sizes, shape=shape, axes=axes)
+    return g.finish(g.apply("reduce", reduce, (g.input("x", shape),), (reduce.outer,)))
 
 
-def _embedding(record: dict[str, str], dtype: str) -> Graph:
+def _embedding(record: dict[str, str]) -> Graph:
     """A lookup and the sum of its gradients; IPUModel counts as if all indices were one row."""
     rows, width, indices = (int(record[f"emb_{name}"]) for name in ("rows", "width", "indices"))
-    lookup = Gather(rows=rows, width=width, indices=indices, hottest=indices)
-    shapes = {"w": (rows, width), "i": (indices,), "y": (indices, width)}
-    return _differentiated(_graph(shapes, [_op("lookup", lookup, "w i", "y")], ("y",), dtype))
+    g = GraphBuilder("layer")
+    table, chosen = g.parameter("w", (rows, width)), g.input("i", (indices,))
+    y = g.gather("lookup", table, chosen, hottest=indices)
+    return g.finish(y, *_differentiate(g))
 
 
-def _recurrent(record: dict[str, str], dtype: str) -> Graph:
+def _recurrent(record: dict[str, str]) -> Graph:
     """A recurrent layer; those named as training rows keep intermediates."""
     sizes = {"steps": "timesteps", "features": "input_size", "hidden": "hidden_size"}
     counts, training = _counts(record, batch="batch", **sizes), record["passes"] != "fwd"
-    return recurrent_graph(Recurrent(kind=record["op_kind"], **counts, training=training), dtype)
+    return recurrent_graph(Recurrent(kind=record["op_kind"], **counts, training=training))
 
 
-_BUILD = {"reduce": _reduction, "embedding": _embedding, "lstm": _recurrent, "gru": _recurrent}
+_BUILD = {
+    "pooling": _pooling,
+    "reduce": _reduction,
+    "embedding": _embedding,
+    "lstm": _recurrent,
+    "gru": _recurrent,
+}
 
 
-def forward_graph(layer: Conv | MatMul, dtype: str) -> Graph:
+def forward_graph(layer: Conv | MatMul, precision: str = "16.16") -> Graph:
     """Build one forward pass; a product without stored weights is a gemm, D = A B + C."""
-    shapes, ops = _shapes(layer), [_op("forward", layer, "x w", "y")]
-    if not isinstance(layer, MatMul) or layer.weights_operand:
-        return _graph(shapes, ops, ("y",), dtype)
-    shapes |= {"c": shapes["y"], "z": shapes["y"]}
-    ops.append(_scaled_add("y", "c", "z", "forward"))
-    return _graph(shapes, ops, ("z",), dtype, {"w": "input"})
+    g = GraphBuilder("layer")
+    y = _forward(g, layer)
+    if isinstance(layer, MatMul) and not layer.weights_operand:
+        added = (y, g.input("c", g.shape(y)))
+        y = g.apply("add", Elementwise.in_place("scaled_add"), added, g.shape(y))
+    return g.finish(y).with_precision(precision)
 
 
-def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
+def training_graph(layer: Conv | MatMul, precision: str = "16.16") -> Graph:
     """Build the three passes of one layer and the addition of the gradient to the weights."""
-    shapes = _shapes(layer)
-    alone = _graph(shapes, [_op("forward", layer, "x w", "y")], ("y",), dtype)
-    forward, of_weights, of_data = _differentiated(alone).ops
-    (dw,), (dx,) = of_weights.outputs, of_data.outputs
-    shapes |= {"dy": shapes["y"], dx: shapes["x"], dw: shapes["w"], "updated": shapes["w"]}
-    copies = []
+    g = GraphBuilder("layer")
+    y = _forward(g, layer)
+    dw, dx = _differentiate(g)
+    forward, of_weights, of_data = g.ops
+    g.ops = []
     # Where data gradient and forward convolution are equal, the table's tool runs both with the
     # same code; its arguments are copied for each call, in the layout that they have already.
     if isinstance(layer, Conv) and replace(of_data.params, pass_kind="forward") == layer:
         for source in ("x", "dy"):
-            argument = f"{source}_argument"
-            shapes[argument] = shapes[source]
-            copies.append(_op(f"copy {source}", Layout.move("copy"), source, argument))
-    update = _scaled_add("w", dw, "updated", "update")
-    ops = [*copies, forward, of_data, of_weights, update]
-    graph = _graph(shapes, ops, ("y", dx, "updated"), dtype)
+            g.copy(f"copy {source}", source)
+    g.ops += [forward, of_data, of_weights]
     # Weights are updated where they lie.
-    updated = replace(graph.tensors["updated"], alias_of="w")
-    return replace(graph, tensors=graph.tensors | {"updated": updated})
+    where = {"alias_of": "w", "role": "output"}
+    updated = g.add_tensor("updated", g.shape("w"), "float32", **where)
+    g.add_op("add", Elementwise.in_place("scaled_add"), ("w", dw), updated)
+    return g.finish(y, dx, updated).with_precision(precision)
 
 
-def recurrent_graph(layer: Recurrent, dtype: str) -> Graph:
+def recurrent_graph(layer: Recurrent, precision: str = "16.16") -> Graph:
     """Build a recurrent layer: forward, and where it trains the gradients, without an update."""
-    columns = layer.gates * layer.hidden
-    shapes = {
-        "x": (layer.steps, layer.batch, layer.features),
-        "w": (layer.features, columns),
-        "r": (layer.hidden, columns),
-        "b": (columns,),
-        "y": (layer.steps, layer.batch, layer.hidden),
-    }
-    roles = {"r": "parameter", "b": "parameter"}
-    if not layer.training:
-        return _graph(shapes, [_op("forward", layer, "x w r b", "y")], ("y",), dtype, roles)
-    shapes["kept"] = (layer.steps, layer.saved, layer.batch, layer.hidden)
-    ops = [_op("forward", layer, "x w r b", "y kept")]
-    return _differentiated(_graph(shapes, ops, ("y",), dtype, roles))
-
-
-def _differentiated(graph: Graph) -> Graph:
-    """Add the gradients of all that an operation reads, given that of its result."""
-    (op,), tensors = graph.ops, graph.tensors
-    tape = Tape(forward=tensors, wanted=frozenset(op.inputs))
-    Backward(tape, op, ("dy", *[None] * (len(op.outputs) - 1))).run()
-    given = replace(tensors["y"], name="dy", role="input")
-    return replace(
-        graph,
-        tensors={**tensors, "dy": given, **tape.tensors},
-        ops=(op, *tape.ops),
-        inputs=(*graph.inputs, "dy"),
-        outputs=("y", *tape.tensors),
+    g, columns = GraphBuilder("layer"), layer.gates * layer.hidden
+    read = (
+        g.input("x", (layer.steps, layer.batch, layer.features)),
+        g.parameter("w", (layer.features, columns)),
+        g.parameter("r", (layer.hidden, columns)),
+        g.parameter("b", (columns,)),
     )
+    last = (layer.batch, layer.hidden)
+    result = (layer.steps, *last) if layer.sequence else last
+    if not layer.training:
+        y = g.apply("forward", layer, read, result)
+        return g.finish(y).with_precision(precision)
+    kept = (layer.steps, layer.saved, *last)
+    y, _ = g.apply_several("forward", layer, read, [result, kept])
+    return g.finish(y, *_differentiate(g)).with_precision(precision)
 
 
-def _shapes(layer: Conv | MatMul) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of data, weights and result of a layer."""
+def _differentiate(g: GraphBuilder) -> tuple[str, ...]:
+    """Add the gradients of all that the only operation reads, given that of its result."""
+    (op,) = g.ops
+    given = g.input("dy", g.shape(op.outputs[0]))
+    tape = Tape(forward=g.tensors, wanted=frozenset(op.inputs))
+    Backward(tape, op, (given, *[None] * (len(op.outputs) - 1))).run()
+    g.tensors |= tape.tensors
+    g.ops += tape.ops
+    return tuple(tape.tensors)
+
+
+def _forward(g: GraphBuilder, layer: Conv | MatMul) -> str:
+    """Add a layer with its data and weights; return its result."""
     if isinstance(layer, MatMul):
         data = (layer.groups, layer.m, layer.k)
         weights = (layer.groups, layer.k, layer.n)
@@ -216,31 +197,6 @@ def _shapes(layer: Conv | MatMul) -> dict[str, tuple[int, ...]]:
         data = (layer.batch, layer.in_channels, *layer.field)
         weights = (layer.out_channels, layer.in_channels // layer.groups, *layer.kernel)
         result = (layer.batch, layer.out_channels, *layer.out_field)
-    return {"x": data, "w": weights, "y": result}
-
-
-def _op(name: str, params: Any, inputs: str, outputs: str, phase: str = "forward") -> Op:
-    """Return an operation; names of tensors are separated by spaces."""
-    tensors = {"inputs": tuple(inputs.split()), "outputs": tuple(outputs.split())}
-    return Op(name=name, params=params, phase=phase, **tensors)
-
-
-def _scaled_add(target: str, other: str, result: str, phase: str) -> Op:
-    return _op("add", Elementwise.in_place("scaled_add"), f"{target} {other}", result, phase)
-
-
-def _graph(
-    shapes: Mapping[str, tuple[int, ...]],
-    ops: Sequence[Op],
-    outputs: tuple[str, ...],
-    dtype: str,
-    roles: Mapping[str, str] | None = None,
-) -> Graph:
-    """Return a graph of tensors with `_ROLES`, or others that are given."""
-    roles = _ROLES | dict(roles or {})
-    tensors = {
-        name: Tensor(name=name, shape=shape, dtype=dtype, role=roles.get(name, "activation"))
-        for name, shape in shapes.items()
-    }
-    inputs = tuple(name for name in shapes if roles.get(name) == "input")
-    return Graph(name="layer", tensors=tensors, ops=tuple(ops), inputs=inputs, outputs=outputs)
+    stored = isinstance(layer, Conv) or layer.weights_operand
+    w = g.parameter("w", weights) if stored else g.input("w", weights)
+    return g.apply("forward", layer, (g.input("x", data), w), result)

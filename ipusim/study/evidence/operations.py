@@ -188,7 +188,7 @@ def mk1_layer_rows() -> pd.DataFrame:
             padding_upper=pad,
             dilation=(1, 1),
         )
-        graph = forward_graph(params, "float16")
+        graph = forward_graph(params)
         program = lower(graph, chip, stack, host_dtype=None)
         measured = 2 * params.macs / (float(record["value"]) * 1e12)
         predicted = program.cycles / chip.clock_hz

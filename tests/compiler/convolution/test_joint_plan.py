@@ -121,7 +121,7 @@ def test_plans_are_remembered():
 @pytest.mark.parametrize("stack", ["sdk-1.0", "sdk-2.0", "sdk-2.4", "sdk-3.x"])
 def test_layers_lower_in_every_stack(stack):
     chip = load_chip("GC2" if stack == "sdk-1.0" else "GC200")
-    graph = training_graph(MatMul(m=128, k=768, n=3072, weights_operand=True), "float16")
+    graph = training_graph(MatMul(m=128, k=768, n=3072, weights_operand=True))
     program = lower(graph.validate(), chip, load_stack(stack), host_dtype=None)
     assert program.macs == 3 * graph.ops[0].macs
     by_name = {op.name: op for op in program.ops}

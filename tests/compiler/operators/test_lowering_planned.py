@@ -63,7 +63,7 @@ def test_kinds_of_passes():
 
 
 def test_every_pass_has_its_own_steps():
-    found = steps(training_graph(conv(), "float16"))
+    found = steps(training_graph(conv()))
     assert not {"transpose weights", "turn weights"} & set(found["forward"])
     assert list(found["forward.data_gradient"])[:2] == ["transpose weights", "turn weights"]
     turned = found["forward.data_gradient"]["turn weights"]
@@ -73,9 +73,7 @@ def test_every_pass_has_its_own_steps():
 
 def test_operands_of_a_weight_gradient_are_sent_turned_and_sent_again():
     def update(batch: int, **changes):
-        return steps(training_graph(conv(batch=batch, **changes), "float16"))[
-            "forward.weight_gradient"
-        ]
+        return steps(training_graph(conv(batch=batch, **changes)))["forward.weight_gradient"]
 
     share = (128 + 256) * 28 * 28 * 2 / CHIP.tiles
     found = update(16)
@@ -88,7 +86,7 @@ def test_operands_of_a_weight_gradient_are_sent_turned_and_sent_again():
     assert placed.compute_cycles == 0
     # Where there are no windows, twelve samples are padded to the plan's sixteen first.
     wide = {"in_channels": 1536, "out_channels": 1536}
-    found = steps(training_graph(pointwise(batch=12, field=(1, 1), **wide), "float16"))
+    found = steps(training_graph(pointwise(batch=12, field=(1, 1), **wide)))
     turned = found["forward.weight_gradient"]["transpose activations and gradients"]
     assert turned.exchange_bytes == 2 * regrouping(16 * 1536, 16, 16, "float16", CHIP).received
     # Three channels are no block.
@@ -98,7 +96,7 @@ def test_operands_of_a_weight_gradient_are_sent_turned_and_sent_again():
 def test_samples_of_a_window_are_blocks_of_their_own():
     # The plan's group of 16 holds four samples and four positions, which are together only once
     # windows are copied: blocks have the four samples.
-    graph = training_graph(conv(batch=4, in_channels=256, out_channels=512), "float16")
+    graph = training_graph(conv(batch=4, in_channels=256, out_channels=512))
     assert "1x16x16" in plans(graph)["forward.weight_gradient"]
     blocks = [regrouping(4 * size * 28 * 28, 16, 4, "float16", CHIP) for size in (256, 512)]
     turned = steps(graph)["forward.weight_gradient"]["transpose activations and gradients"]
@@ -111,7 +109,7 @@ def test_samples_of_a_window_are_blocks_of_their_own():
     [((64, 192), "swap, expand 1", 192), ((128, 64), "expand 1", 128)],
 )
 def test_windows_are_copied_piece_by_piece(channels, transform, in_windows):
-    graph = training_graph(conv(in_channels=channels[0], out_channels=channels[1]), "float16")
+    graph = training_graph(conv(in_channels=channels[0], out_channels=channels[1]))
 
     def update(stack):
         program = lower(graph.validate(), CHIP, stack, host_dtype=None)
@@ -129,7 +127,7 @@ def test_windows_are_copied_piece_by_piece(channels, transform, in_windows):
 
 def flattened(**changes):
     """Return the first supersteps of a weight gradient of four samples, and over how many tiles."""
-    program = lowered(training_graph(conv(batch=4, field=(56, 56), **changes), "float16"))
+    program = lowered(training_graph(conv(batch=4, field=(56, 56), **changes)))
     update = next(op for op in program.ops if op.name == "forward.weight_gradient")
     return update.transform, update.steps[:2], update.tiles
 
@@ -172,7 +170,7 @@ def test_where_the_first_window_begins():
 def test_serial_parts_turn_their_own_slice():
     layer = MatMul(m=512, k=4096, n=8192, weights_operand=True)
     stack = replace(STACK, available_memory_proportion=0.1)
-    program = lower(training_graph(layer, "float16").validate(), CHIP, stack, host_dtype=None)
+    program = lower(training_graph(layer).validate(), CHIP, stack, host_dtype=None)
     (update,) = (op for op in program.ops if op.name == "forward.weight_gradient")
     assert update.plan.endswith("os8")
     (turned,) = (step for step in update.steps if step.name.startswith("transpose"))
@@ -185,7 +183,7 @@ def test_serial_parts_turn_their_own_slice():
 
 def forward_of(layer: MatMul, chip=CHIP, stack=STACK):
     """The plan of a forward product, and its steps."""
-    graph = forward_graph(layer, "float16")
+    graph = forward_graph(layer)
     op = lower(graph, chip, stack, host_dtype=None).ops[0]
     return op.plan, {step.name: step for step in op.steps}
 
@@ -281,7 +279,7 @@ def test_one_part_needs_no_counter():
 
 
 def test_a_pointwise_weight_gradient_turns_blocks_of_its_own_group():
-    update = steps(training_graph(pointwise(batch=64), "float16"))["forward.weight_gradient"]
+    update = steps(training_graph(pointwise(batch=64)))["forward.weight_gradient"]
     turned, placed = list(update.values())[:2]
     assert turned.exchange_bytes == pytest.approx(placed.exchange_bytes, rel=0.1)
     # They are sent where they belong, so that nothing is copied.
@@ -298,7 +296,7 @@ def test_a_pointwise_weight_gradient_turns_blocks_of_its_own_group():
     ],
 )
 def test_a_gradient_is_turned_where_weights_take_it(layer, swap):
-    graph = training_graph(layer, "float16")
+    graph = training_graph(layer)
     assert ("swap" in transforms(graph)["forward.weight_gradient"]) == swap
     found = steps(graph)
     assert "rearrange output" not in found["forward.weight_gradient"]
@@ -314,7 +312,7 @@ def test_a_gradient_is_turned_where_weights_take_it(layer, swap):
 
 
 def test_groups_of_one_channel_sit_together_in_weights_and_gradients():
-    found = lowered(training_graph(conv(in_channels=144, out_channels=144, groups=144), "float16"))
+    found = lowered(training_graph(conv(in_channels=144, out_channels=144, groups=144)))
     plans = {op.name: op.plan for op in found.ops if op.plan}
     # Each pass has four groups of convolutions together.
     assert all(" 4x1x1 " in plan for plan in plans.values())
@@ -329,7 +327,7 @@ def test_groups_of_one_channel_sit_together_in_weights_and_gradients():
 def test_without_what_was_adopted_turned_pieces_lie_where_they_arrive():
     layer = MatMul(m=128, k=3072, n=768, weights_operand=True)
     stack = replace(STACK, operands_in_order=False)
-    program = lower(training_graph(layer, "float16"), CHIP, stack, host_dtype=None)
+    program = lower(training_graph(layer), CHIP, stack, host_dtype=None)
     found = {step.name: step for op in program.ops for step in op.steps}
     assert found["turn weights"].copy_cycles == found["scaled add"].copy_cycles == 0
 
@@ -343,7 +341,7 @@ def test_an_accumulator_lies_like_its_gradient():
 
 
 def test_zeros_go_through_the_output_of_a_strided_pointwise_gradient():
-    graph = training_graph(pointwise(stride=(2, 2)), "float16")
+    graph = training_graph(pointwise(stride=(2, 2)))
     program = lower(graph.validate(), CHIP, STACK, host_dtype=None)
     strided = next(op for op in program.ops if op.name == "forward.data_gradient")
     (spread,) = (step for step in strided.steps if step.name == "spread output")
@@ -352,19 +350,19 @@ def test_zeros_go_through_the_output_of_a_strided_pointwise_gradient():
     tile_bytes = 2 * 4 * 128 * 28 * 28 / strided.tiles
     assert spread.copy_cycles == pytest.approx(tile_bytes / 8 * 5 / 4, abs=1)
     for layer in (pointwise(), conv(stride=(2, 2))):
-        found = steps(training_graph(layer, "float16"))["forward.data_gradient"]
+        found = steps(training_graph(layer))["forward.data_gradient"]
         assert "spread output" not in found
 
 
 def test_equal_convolutions_share_their_code():
-    shared = training_graph(pointwise(out_channels=128), "float16")
+    shared = training_graph(pointwise(out_channels=128))
     assert [op.name for op in shared.ops][:2] == ["copy x", "copy dy"]
-    apart = training_graph(pointwise(), "float16")
+    apart = training_graph(pointwise())
     assert apart.ops[0].name == "forward"
 
 
 def test_activations_reach_a_weight_gradient_through_its_rearrangement():
-    graph = training_graph(conv(), "float16")
+    graph = training_graph(conv())
     alone = steps(graph)["forward.weight_gradient"]
     doubled = replace(graph.tensors["x"], name="x2", role="activation")
     made = Op(
@@ -388,7 +386,7 @@ def test_slic_holds_one_block_of_partials_more(groups, blocks):
     chosen = plan(conv_pass(op, 2), chip, stack.planner_rules())
     cost, users = chosen.cost, chosen.split.weight_users
     assert (chosen.method, chosen.split.group * users) == ("SLIC", few)
-    graph = forward_graph(op, "float16").validate()
+    graph = forward_graph(op).validate()
     (found,) = (one for one in lower(graph, chip, stack, host_dtype=None).ops if one.plan)
     # The result takes the room of the partials, and the input lies where it is used.
     received = cost.weight_bytes - cost.weight_bytes // users
@@ -399,9 +397,9 @@ def test_slic_holds_one_block_of_partials_more(groups, blocks):
 
 def test_inference_knows_no_gradient():
     product = MatMul(m=128, k=768, n=768, weights_operand=True)
-    forward = lower(forward_graph(product, "float16"), CHIP, STACK, host_dtype=None)
+    forward = lower(forward_graph(product), CHIP, STACK, host_dtype=None)
     assert [op.name for op in forward.ops] == ["forward"]
-    training = steps(training_graph(product, "float16"))
+    training = steps(training_graph(product))
     assert {"transpose weights", "turn weights"} <= set(training["forward.data_gradient"])
 
 
@@ -413,7 +411,7 @@ def attention_scores(g: GraphBuilder, heads: int = 4, tokens: int = 128) -> str:
 def test_a_matrix_is_added_to_a_product_where_that_lies():
     # 145 parts of the columns and 10 of the channels: 8 groups of channels, 205 columns, on a tile.
     wide = MatMul(m=600, k=64, n=30000, weights_operand=False)
-    found = steps(forward_graph(wide, "float16"))["add"]["scaled add"]
+    found = steps(forward_graph(wide))["add"]["scaled add"]
     assert found.vertex == "popops::ScaledAdd2D"
     assert found.compute_cycles == scaled_add_runs_cycles(
         Tile(CHIP, "2021-11"), Runs(8 * 8 * 205, 8 * 205), "float16"
@@ -424,7 +422,7 @@ def test_products_of_activations_have_passes_when_training():
     # Keys are turned for the gradient of the queries like the weights of a layer (PopART gives
     # both a fully connected pass); inference leaves them alone.
     product = MatMul(groups=8, m=128, k=64, n=128, weights_operand=False, transpose_b=True)
-    training = steps(training_graph(product, "float16"))
+    training = steps(training_graph(product))
     assert "turn weights" in training["forward.data_gradient"]
     keys = 8 * 128 * 64
     turned = training["forward.data_gradient"]["turn weights"]
@@ -438,7 +436,7 @@ def test_odd_sizes_are_turned_element_by_element():
     # Weights for all heads times values of 197 tokens: no group of tokens but of one divides them.
     def passes(tokens: int):
         product = MatMul(groups=96, m=tokens, k=tokens, n=64, weights_operand=False)
-        return steps(training_graph(product, "float16"))
+        return steps(training_graph(product))
 
     even, odd = passes(192), passes(197)
     assert "transpose weights" in even["forward.data_gradient"]
@@ -581,7 +579,7 @@ def test_only_the_last_of_groups_that_are_not_whole_moves_one_by_one():
 def test_what_is_summed_over_is_padded_before_blocks_are_looked_for():
     def turned(tokens: int, features: int = 768):
         layer = MatMul(m=tokens, k=features, n=768, weights_operand=True)
-        found = steps(training_graph(layer, "float16"))["forward.weight_gradient"]
+        found = steps(training_graph(layer))["forward.weight_gradient"]
         return {name: step for name, step in found.items() if "transpose" in name}
 
     padded = regrouping(32 * 768, 16, 16, "float16", CHIP)
@@ -605,7 +603,7 @@ def test_what_is_summed_over_is_padded_before_blocks_are_looked_for():
     ],
 )
 def test_operands_that_are_rearranged_lie_in_whole_blocks(layer, bytes_of_input, bytes_of_weights):
-    found = steps(training_graph(layer, "float16"))["forward.weight_gradient"]
+    found = steps(training_graph(layer))["forward.weight_gradient"]
     assert found["rearrange B and A"].exchange_bytes == bytes_of_input + bytes_of_weights
 
 
@@ -615,7 +613,7 @@ def test_groups_that_are_found():
 
 
 def planned(op, **changes):
-    graph = forward_graph(op, "float16").validate()
+    graph = forward_graph(op).validate()
     program = lower(graph, CHIP, replace(load_stack("sdk-2.4"), **changes), host_dtype=None)
     (found,) = (one for one in program.ops if one.plan)
     return found
@@ -692,10 +690,10 @@ def test_values_of_attention_lie_in_the_order_of_their_product():
     assert "transpose A" in found["context"]
 
 
-@pytest.mark.parametrize(("dtype", "joint"), [("float32", True), ("float16", False)])
-def test_weights_take_a_gradient_of_a_joint_plan_where_it_lies(dtype, joint):
+@pytest.mark.parametrize(("precision", "joint"), [("32.32", True), ("16.16", False)])
+def test_weights_take_a_gradient_of_a_joint_plan_where_it_lies(precision, joint):
     layer = MatMul(m=8, k=1000, n=1000, weights_operand=True)
-    program = lower(training_graph(layer, dtype).validate(), CHIP, STACK, host_dtype=None)
+    program = lower(training_graph(layer, precision).validate(), CHIP, STACK, host_dtype=None)
     found = {op.name: op for op in program.ops}
     assert (found["forward.weight_gradient"].transform == "joint") == joint
     (added,) = found["add"].steps
