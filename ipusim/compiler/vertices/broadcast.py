@@ -1,13 +1,13 @@
 """Vertex costs where one operand is a vector repeated along the other (bias, scale, mean).
 
 Sources: BroadcastVectorInner1D and -2D of poplibs lib/popops/popopsCycleEstimators.cpp. A *block*
-is one repetition.
+is one repetition. Sums and products are of whole vectors (`repeats_vector`), divisions of any.
 The estimators mask the remainder of blocks over workers with 3 instead of 7, and the multiply of
 2020-01 leaves it out; here the slowest worker always takes the quotient rounded up.
 """
 
 from ipusim.compiler.tiles import Tile, ceil_div
-from ipusim.compiler.vertices.tables import SUPERVISOR_CYCLES
+from ipusim.compiler.vertices.tables import AROUND_VECTOR, SUPERVISOR_CYCLES
 
 OUTER_VECTOR_FUNCTIONS = ("add", "mul", "sub")
 """Functions with a vertex for one value per row (poplibs lib/popops/ElementWise.cpp,
@@ -45,10 +45,8 @@ def _add_core(length: int, blocks: int) -> int:
         return 5 + 2 + 4 + (length // 8) * (15 + 2 * (blocks - 1)) + 1
     if blocks < 2:
         return 7 + _add_core_scalar(length, blocks)
-    if length % 4 == 0:
-        loop = 7 + 2 * (blocks // 2 - 1) + 1 + blocks % 2 + 5
-        return 9 + 5 + (length // 4) * loop + 1
-    return 9 + _add_core_scalar(length, blocks)
+    loop = 7 + 2 * (blocks // 2 - 1) + 1 + blocks % 2 + 5
+    return 9 + 5 + (length // 4) * loop + 1
 
 
 def _add_core_scalar(length: int, blocks: int) -> int:
@@ -60,8 +58,6 @@ def _mul_core(length: int, blocks: int, *, pipelined: bool) -> int:
 
     A pipelined loop loads and stores at once; it needs a separate output.
     """
-    if length % 4:
-        return 3 + 5 + length * (5 + 9 * blocks)
     if not pipelined:
         return 5 + 4 + (length // 4) * (7 + 2 * blocks)
     if length > _MAX_MUL_LENGTH:
@@ -111,6 +107,11 @@ def _core(
     return _add_core(length, blocks)
 
 
+def _around(tile: Tile, function: str, dtype: str, *, in_place: bool) -> tuple[int, int, int, int]:
+    """Return what vertices take around their blocks (`tables.AROUND_VECTOR`)."""
+    return AROUND_VECTOR[tile.version][function + ("InPlace" if in_place else "")][dtype]
+
+
 def vector_inner_cycles(
     tile: Tile, function: str, length: int, blocks: int, dtype: str, *, in_place: bool
 ) -> int:
@@ -118,30 +119,10 @@ def vector_inner_cycles(
 
     The vector is for example the channels of one channel group, `blocks` its field positions.
     """
+    start, supervisor, _, _ = _around(tile, function, dtype, in_place=in_place)
     per_worker = tile.per_worker(blocks)
     core = _core(tile, function, length, per_worker, dtype, in_place=in_place)
-    if function == "div":
-        start = 24 if dtype == "float16" else 19
-        return 13 + tile.workers * (start + core) + 1 + (2 if in_place else 4)
-    if tile.version == "2020-01":
-        supervisor = 1 + 6 + 1
-        if function == "mul":
-            return supervisor + 2 + tile.workers * (24 + core)
-        extra = {"add": 2 if in_place else 4, "sub": 5}[function]
-        return supervisor + extra + tile.workers * (27 + core)
-    supervisor, worker = 13, 19
-    if length % 2:
-        worker += 7
-    if function == "mul":
-        # The estimator charges a common prologue of 24 besides the 19 of the half path.
-        worker += 24 + (3 if in_place else 2)
-        supervisor += 6 if in_place else 0
-    elif function == "add" and in_place:
-        worker += 2
-    else:
-        worker += 3
-        supervisor += 6
-    return supervisor + tile.workers * (worker + core)
+    return supervisor + tile.workers * (start + core)
 
 
 def vector_inner_2d_cycles(
@@ -164,12 +145,7 @@ def vector_inner_2d_cycles(
     touched = min(regions, ceil_div(per_worker, blocks_per_region))
     if per_worker % blocks_per_region and regions > touched:
         touched += 1
-    later = 0 if tile.version == "2020-01" else 2
-    per_region = (15 if function == "mul" else 17) - later
-    worker = 5 - later + 1 + 3
-    if function == "div":
-        per_region = 15 if dtype == "float16" else 9
-        worker = 6 + 1 + (2 if in_place else 3)
+    _, _, worker, per_region = _around(tile, function, dtype, in_place=in_place)
     remaining = per_worker
     for _ in range(touched):
         blocks = min(blocks_per_region, remaining)
