@@ -10,7 +10,6 @@ Modules of kernels take `njit` from here and not from numba, which is imported w
 first called: what was planned before is answered without it.
 """
 
-import gc
 import hashlib
 import os
 import stat
@@ -201,28 +200,9 @@ def _numba() -> tuple[Any, Any]:
     import pickle  # with numba, which imports it anyway
 
     import numba
-    from numba.core import event
     from numba.core.caching import NullCache
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
-
-    class Uncollected(event.Listener):
-        """Looks for no garbage while kernels are compiled: that takes a sixth of the time."""
-
-        depth, usual = 0, True
-
-        def on_start(self, event: Any) -> None:
-            if not self.depth:
-                self.usual = gc.isenabled()
-                gc.disable()
-            self.depth += 1
-
-        def on_end(self, event: Any) -> None:
-            self.depth -= 1
-            if self.usual and not self.depth:
-                gc.enable()
-
-    event.register("numba:compile", Uncollected())
 
     class Kept(NullCache):
         """Compiled code of one function, a file for each signature and processor."""
