@@ -62,11 +62,6 @@ class GpuRow:
         """Name of the software stack; empty where the row is left out."""
         return self.options.get("framework", "")
 
-    @property
-    def step_s(self) -> float:
-        """Seconds per step that the published throughput implies."""
-        return self.gpus * self.batch / self.published
-
 
 @lru_cache(maxsize=32)
 def build_network(model: str, task: str) -> Model:
@@ -128,8 +123,3 @@ def load_gpu_rows() -> tuple[GpuRow, ...]:
         family = network.family if network else ""
         rows.append(replace(row, network=family, options=options, left_out=why))
     return tuple(rows)
-
-
-def modelled_gpu_rows() -> tuple[GpuRow, ...]:
-    """Return the rows that a prediction is made for."""
-    return tuple(row for row in load_gpu_rows() if not row.left_out)

@@ -5,15 +5,14 @@ Intervals are conformal: order statistics of errors that were made on what was l
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
 from ipusim.errors import StudyError
-from ipusim.study.data.gpu_rows import load_gpu_rows, modelled_gpu_rows
-from ipusim.study.fit.gpu import GpuSample, fit_kernel_cost, gpu_samples
-from ipusim.study.verdicts.errors import error_percent, errors_by_group, errors_of
+from ipusim.study.data.gpu_rows import load_gpu_rows
+from ipusim.study.fit.gpu import fit_kernel_cost, gpu_samples, step_s
+from ipusim.study.verdicts.errors import errors_by_group, errors_of
 
 _PRINTED = ("row_id", "network", "model", "task", "gpu", "gpus", "framework", "stack", "mode",
             "precision", "batch", "unit", "published", "left_out", "flag")  # fmt: skip
@@ -23,40 +22,26 @@ TAIL = 0.1
 """Share of new measurements beyond either end of an interval, between which 80 % lie."""
 
 
-@lru_cache(maxsize=1)
-def _samples() -> tuple[GpuSample, ...]:
-    """Return the samples of every modelled row; they take seconds to predict."""
-    return gpu_samples(modelled_gpu_rows())
-
-
-def gpu_compare(samples: Sequence[GpuSample] | None = None) -> pd.DataFrame:
+def gpu_compare(samples: pd.DataFrame | None = None) -> pd.DataFrame:
     """Compare every published GPU row with what is predicted for it, per second of all boards.
 
     ``specification`` has nothing fitted, ``predicted`` the constant of the row's stack, fitted
     without the row's own model on ``fitted_rows`` rows; ``left_out`` says why nothing is predicted.
     """
-    known = _samples() if samples is None else tuple(samples)
-    by_id = {item.row.row_id: item for item in known}
-    costs = {
-        key: fit_kernel_cost(key[0], known, without_network=key[1])
-        for key in {(item.row.stack, item.row.network) for item in known}
-    }
-    lines = []
-    for row in load_gpu_rows():
-        line = {name: getattr(row, name) for name in _PRINTED}
-        line |= {name: row.options[name] for name in _MODELLED if row.options}
-        if sample := by_id.get(row.row_id):
-            items = row.gpus * row.batch
-            cost = costs[row.stack, row.network]
-            predicted = items / sample.step_s(cost.value)
-            line |= {
-                "specification": items / sample.step_s(0.0),
-                "predicted": predicted,
-                "error_percent": error_percent(predicted, row.published),
-                "fitted_rows": len(cost.rows),
-            }
-        lines.append(line)
-    return pd.DataFrame(lines).astype({"fitted_rows": "Int64"})
+    known = gpu_samples() if samples is None else samples
+    compared = []
+    for (stack, network), own in known.groupby(["stack", "network"]):
+        cost = fit_kernel_cost(known[(known["stack"] == stack) & (known["network"] != network)])
+        rates = {"specification": own["items"] / step_s(own, 0.0)}
+        rates |= {"predicted": own["items"] / step_s(own, cost.value)}
+        compared.append(own[["row_id"]].assign(**rates, fitted_rows=len(cost.rows)))
+    printed = pd.DataFrame(
+        {name: getattr(row, name) for name in _PRINTED}
+        | {name: row.options[name] for name in _MODELLED if row.options}
+        for row in load_gpu_rows()
+    )
+    frame = printed.merge(pd.concat(compared), how="left", on="row_id")
+    return frame.assign(error_percent=errors_of(frame)).astype({"fitted_rows": "Int64"})
 
 
 def gpu_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
