@@ -1,4 +1,4 @@
-"""Rings and routes over the links of a system: what a collective or a stage-to-stage copy uses."""
+"""Rings and copies over the links of a system: what a collective or a stage-to-stage copy uses."""
 
 from dataclasses import dataclass
 
@@ -23,19 +23,6 @@ class Ring:
     bytes_per_s: float
     step_latency_s: float
     sync_hops: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """The way from one chip to another: links crossed one after the other, none within a chip.
-
-    The narrowest hop sets the payload per second and direction; an empty transfer takes
-    `latency_s`, without the sync before it.
-    """
-
-    hops: int
-    bytes_per_s: float
-    latency_s: float
 
 
 def sync_s(system: System, ipus: int) -> float:
@@ -126,24 +113,22 @@ def _gw_link_ring(system: System, members: int, ipus_per_replica: int) -> Ring:
     )
 
 
-def route(system: System, source: int, target: int) -> Route:
-    """Return the way from chip `source` to chip `target`.
+def copy_s(system: System, source: int, target: int, size: int) -> float:
+    """Return the seconds of a copy from one chip to another, without the sync before it.
 
     Chips 0 and 1 form the first rung of the ladder, 2 and 3 the next; traffic crosses the rung
-    first and then follows the rail (poplibs lib/poplibs_test/Util.cpp, tag sdk/poplar/2.0.0).
+    first and then follows the rail (poplibs lib/poplibs_test/Util.cpp, tag sdk/poplar/2.0.0). Each
+    link takes its latency, the narrowest sets the payload per second.
     """
     domain = system.ipu_link_domain_ipus
     if source // domain != target // domain:
         gateway = _gw_link_ring(system, 2, system.ipus_per_machine)
-        return Route(hops=1, bytes_per_s=gateway.bytes_per_s, latency_s=system.gw_link.latency_s)
+        return system.gw_link.latency_s + size / gateway.bytes_per_s
     rungs = abs(source // 2 - target // 2)
     if system.topology == "torus":
         rungs = min(rungs, domain // 2 - rungs)
     crossing = int(source % 2 != target % 2)
     hops = rungs + crossing
     links = system.rail_links if rungs else system.pair_links
-    return Route(
-        hops=hops,
-        bytes_per_s=links * system.ipu_link.effective_bytes_per_s,
-        latency_s=hops * system.ipu_link.latency_s,
-    )
+    rate = links * system.ipu_link.effective_bytes_per_s
+    return hops * system.ipu_link.latency_s + size / rate

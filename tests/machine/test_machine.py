@@ -13,7 +13,7 @@ import pytest
 from ipusim import files, machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError
 from ipusim.machine import constants as catalogue
-from ipusim.machine.interconnect import route
+from ipusim.machine.interconnect import copy_s
 
 HARDWARE = Path("hardware")
 
@@ -191,19 +191,20 @@ def test_sync_time_of_a_pod() -> None:
 
 
 @pytest.mark.parametrize("name", ["C2", "IPU-M2000", "IPU-POD16", "IPU-POD64"])
-def test_routes_are_the_shortest_of_the_ladder_that_cross_their_rung_first(name: str) -> None:
+def test_copies_take_the_shortest_way_of_the_ladder(name: str) -> None:
     system = machine.load_system(name)
     rails = system.ipu_link_domain_ipus // 2
     closed = system.topology == "torus"
-    for source, target in itertools.product(range(system.ipu_link_domain_ipus), repeat=2):
+    for source, target in itertools.permutations(range(system.ipu_link_domain_ipus), 2):
         up = (target // 2 - source // 2) % rails
         down = (source // 2 - target // 2) % rails
         along = min(up, down) if closed else abs(target // 2 - source // 2)
-        way = route(system, source, target)
-        assert way.hops == along + (source % 2 != target % 2)
-        assert way.latency_s == pytest.approx(way.hops * system.ipu_link.latency_s)
+        hops = along + (source % 2 != target % 2)
+        empty_s = copy_s(system, source, target, 0)
+        assert empty_s == pytest.approx(hops * system.ipu_link.latency_s)
         links = system.rail_links if along else system.pair_links
-        assert way.bytes_per_s == links * system.ipu_link.effective_bytes_per_s
+        data_s = 10**9 / (links * system.ipu_link.effective_bytes_per_s)
+        assert copy_s(system, source, target, 10**9) == pytest.approx(empty_s + data_s)
 
 
 def test_machines_that_are_partly_filled_count_whole(tmp_path: Path) -> None:

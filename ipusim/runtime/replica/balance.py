@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ipusim.errors import ConfigError, check_name
-from ipusim.machine.interconnect import route, sync_s
+from ipusim.machine.interconnect import copy_s, sync_s
 from ipusim.machine.system import System
 
 Starts = tuple[int, ...]
@@ -82,10 +82,9 @@ def stage_transfer_s(
     for source, target, *both in zip(
         stage_ipus[:-1], stage_ipus[1:], forward_bytes, back, strict=True
     ):
-        way = route(system, source, target)
         for size in both:
-            if way.hops and size:
-                copies.append(way.latency_s + size / way.bytes_per_s)
+            if size and source != target:
+                copies.append(copy_s(system, source, target, size))
                 for chip in (source, target):
                     own[chip] = own.get(chip, 0.0) + copies[-1] + sync
     if not copies:

@@ -6,7 +6,7 @@ import pytest
 
 import ipusim
 from ipusim.errors import IpuSimError
-from ipusim.machine.interconnect import route, sync_s
+from ipusim.machine.interconnect import copy_s, sync_s
 from ipusim.machine.system import load_system
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.collectives import all_gather, reduce_scatter
@@ -78,7 +78,7 @@ def test_gradients_of_shared_weights_stay_on_their_chip():
     # Apart, the gradient of the table goes from the last chip to the first.
     more = apart.result.parts_s["stage transfers"] - together.result.parts_s["stage transfers"]
     system = load_system("IPU-POD16")
-    table_s = 2 * WORDS * WIDTH / route(system, 1, 2).bytes_per_s
+    table_s = copy_s(system, 1, 2, 2 * WORDS * WIDTH) - copy_s(system, 1, 2, 0)
     assert more > 0.5 * 16 * table_s
 
 
@@ -148,9 +148,8 @@ def test_inference_in_turn_is_one_chip_and_the_copies():
     parts = shared.result.parts_s
     assert parts["device"] == pytest.approx(alone.result.parts_s["device"])
     system = load_system("IPU-POD16")
-    way = route(system, 0, 1)
     handed = 2 * (2 * ROWS * WIDTH)  # half-precision activations of two items
-    one = way.latency_s + handed / way.bytes_per_s + sync_s(system, 2)
+    one = copy_s(system, 0, 1, handed) + sync_s(system, 2)
     assert parts["stage transfers"] == pytest.approx(2 * one)
     assert shared.latency.value == pytest.approx(shared.result.step_s)
     assert "8 x stages in turn on 2 GC200, 3 stages" in repr(shared)

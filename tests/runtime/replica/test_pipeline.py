@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
 from ipusim.machine import load, load_system
-from ipusim.machine.interconnect import route, sync_s
+from ipusim.machine.interconnect import copy_s, sync_s
 from ipusim.runtime.options.frameworks import FRAMEWORKS, Framework
 from ipusim.runtime.replica.balance import balance, split_after, stage_transfer_s
 from ipusim.runtime.replica.schedule import (
@@ -239,23 +239,22 @@ def test_balance_finds_the_least_largest_stage(costs, data):
     assert max(sum(costs[start:stop]) for start, stop in ranges) == best
 
 
-def test_routes_over_the_ladder():
-    link = 16e9 * 0.85
-    assert route(POD16, 3, 3).hops == 0
-    assert (route(POD16, 0, 1).hops, route(POD16, 0, 1).bytes_per_s) == (1, 6 * link)
-    assert (route(POD16, 0, 2).hops, route(POD16, 0, 2).bytes_per_s) == (1, 2 * link)
-    assert route(POD16, 1, 2).hops == 2
-    assert route(POD16, 0, 15).hops == 8
+def test_copies_over_the_ladder():
+    link, hop = 16e9 * 0.85, POD16.ipu_link.latency_s
+    assert copy_s(POD16, 0, 1, 10**9) == pytest.approx(hop + 1e9 / (6 * link))
+    assert copy_s(POD16, 0, 2, 10**9) == pytest.approx(hop + 1e9 / (2 * link))
+    assert copy_s(POD16, 1, 2, 0) == pytest.approx(2 * hop)
+    assert copy_s(POD16, 0, 15, 0) == pytest.approx(8 * hop)
     torus = load_system("IPU-POD64")
-    assert route(torus, 0, 62).hops == 1
+    assert copy_s(torus, 0, 62, 0) == pytest.approx(torus.ipu_link.latency_s)
     racks = load_system("IPU-POD256")
-    assert route(racks, 0, 64).bytes_per_s == pytest.approx(2 * 12.5e9 * 0.85)
+    rate = 2 * 12.5e9 * 0.85
+    assert copy_s(racks, 0, 64, 10**9) == pytest.approx(racks.gw_link.latency_s + 1e9 / rate)
 
 
 def test_slowest_copy_between_stages_counts():
     found = stage_transfer_s(POD16, [0, 1, 2], [10**8, 10**6], [5 * 10**7, 10**6])
-    way = route(POD16, 0, 1)
-    assert found == pytest.approx(sync_s(POD16, 3) + way.latency_s + 1e8 / way.bytes_per_s)
+    assert found == pytest.approx(sync_s(POD16, 3) + copy_s(POD16, 0, 1, 10**8))
     assert stage_transfer_s(POD16, [0, 0], [10**8]) == 0
     assert stage_transfer_s(POD16, [0], []) == 0
 
