@@ -28,7 +28,7 @@ def test_a_row_shows_its_values_and_keeps_its_run():
     assert row["shown"]["error"] == "+5.0"
     assert row["shown"]["interval"] == "90 to 120"
     assert ["note", "with Bow's clock"] in row["details"]
-    assert ["chips", "4"] in row["details"]
+    assert ["IPUs", "4"] in row["details"]
     assert "roofline" not in dict(row["details"])  # NaN is not a number to show
 
 
