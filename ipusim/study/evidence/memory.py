@@ -7,8 +7,8 @@ variables and all small networks did not. Rows of one network resemble each othe
 says less than it would for other networks.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 
 import pandas as pd
@@ -29,12 +29,8 @@ CHIP = "GC200"
 PROFILED_STACK, SMALL_STACK = "sdk-3.x", "sdk-2.4"
 """PopLiner needs SDK 3.0; the small networks' tests use the configuration API of 2.1 and later."""
 
-CODE_COLUMNS = {
-    "vertex_code_bytes": "vertex code",
-    "vertex_state_bytes": "vertex state",
-    "exchange_code_bytes": "exchange code",
-    "control_code_bytes": "control code",
-}
+CODE = tuple(item.name for item in fields(CodeSize))
+"""Categories of the file that are code; half their rows were fitted on."""
 FITTED, HELD_OUT = "fitted", "held out"
 
 
@@ -74,82 +70,61 @@ def _network(name: str) -> _Lowered:
     return _lowered(profiled.build(), PROFILED_STACK, profiled.partials, state_stays=False)
 
 
-def _code(network: _Lowered, keep: Callable[[str], bool], *, update: bool) -> CodeSize:
-    """Code of some operations on all tiles, equal ones once; with that of the update or not."""
-    program = Program(tuple(op for op in network.program.ops if keep(op.name)))
-    kept = network.update if update else None
-    return code_size(network.graph, program, network.used.tiles, update=kept).chip
+def _code(network: _Lowered, profiled: Profiled, layers: Collection[int | None]) -> CodeSize:
+    """Code of some layers on all tiles, equal operations once."""
+    kept = tuple(op for op in network.program.ops if profiled.layer(op.name) in layers)
+    # The update works on the tensors of all layers and belongs to none.
+    update = network.update if None in layers else None
+    return code_size(network.graph, Program(kept), network.used.tiles, update=update).chip
 
 
-def _separate(codes: Sequence[CodeSize], together: CodeSize) -> dict[str, int]:
-    """Add up code that layers do not share, except that of vertex types, which all do."""
-    named = {column: column.removesuffix("_bytes") for column in CODE_COLUMNS}
-    added = {column: sum(getattr(code, name) for code in codes) for column, name in named.items()}
-    return added | {"vertex_code_bytes": together.vertex_code}
-
-
-def _variables(network: _Lowered, keep: Callable[[str], bool]) -> int:
-    """Bytes that the kept operations need: parameters they read, and the most that lives beside."""
-    live = max((p.chip_bytes for p in network.used.points if keep(p.op)), default=0)
-    read = {name for op in network.graph.ops if keep(op.name) for name in op.inputs}
+def _variables(network: _Lowered, profiled: Profiled, layers: Collection[int]) -> int:
+    """Bytes that some layers need: parameters they read, and the most that lives beside."""
+    points = (p.chip_bytes for p in network.used.points if profiled.layer(p.op) in layers)
+    live = max(points, default=0)
+    ops = (op for op in network.graph.ops if profiled.layer(op.name) in layers)
     tensors = network.graph.tensors
-    stays = sum(
-        tensors[name].bytes for name in read if tensors[name].role in ("parameter", "state")
-    )
+    read = [tensors[name] for name in {name for op in ops for name in op.inputs}]
+    stays = sum(tensor.bytes for tensor in read if tensor.role in ("parameter", "state"))
     return stays + live if live else 0
 
 
+def _layers(scope: str, last_layer: int) -> set[int | None]:
+    """Return the layers of a row, None for what belongs to none of them."""
+    if scope.startswith("whole"):
+        return {None, *range(last_layer + 1)}
+    named = scope.rpartition(" ")[2].split("..")
+    first, *last = (None if name in ("None", "null") else int(name) for name in named)
+    return {first, *(range(first or 0, last[0] + 1) if last else ())}
+
+
 def _predicted(network: _Lowered, profiled: Profiled, scope: str) -> dict[str, int]:
-    """Return the bytes of a row of the file by column."""
-    if scope.startswith("layer "):
-        wanted = scope.removeprefix("layer ")
-        chosen = {None if wanted == "None" else int(wanted)}
-    elif scope.startswith("pipeline stage layers "):
-        first, last = scope.removeprefix("pipeline stage layers ").split("..")
-        chosen = {*range(0 if first == "null" else int(first), int(last) + 1)}
-        chosen |= {None} if first == "null" else set()
-    else:
-        chosen = {None, *range(profiled.last_layer + 1)}
-
-    def inside(op: str, layers: Iterable[int | None] = chosen) -> bool:
-        return profiled.layer(op) in layers
-
-    # The update works on the tensors of all layers and belongs to none.
-    together = _code(network, inside, update=None in chosen)
-    if profiled.repeats_share:
-        parts = [together]
-    else:
-        parts = [
-            _code(network, lambda op, one=layer: inside(op, {one}), update=layer is None)
-            for layer in chosen
-        ]
-    columns = _separate(parts, together)
+    """Return the bytes of a row of the file by category."""
+    layers = _layers(scope, profiled.last_layer)
+    together = _code(network, profiled, layers)
+    found = asdict(together)
+    if not profiled.repeats_share:
+        # Layers share the code of vertex types, and no other.
+        apart = pd.DataFrame(asdict(_code(network, profiled, {layer})) for layer in layers)
+        found = apart.sum().to_dict() | {"vertex_code": together.vertex_code}
     # PopLiner counts the variables of layers only.
-    columns["variables_bytes"] = _variables(
-        network, lambda op: inside(op) and profiled.layer(op) is not None
-    )
+    found["variables"] = _variables(network, profiled, layers - {None})
     # A program with a weight update needs the larger of both.
-    if len(chosen) == profiled.last_layer + 2:
-        columns["variables_bytes"] = max(columns["variables_bytes"], network.update_variable_bytes)
-    if not scope.startswith("whole"):
-        columns["total_bytes"] = sum(columns.values())
-    return columns
+    if len(layers) == profiled.last_layer + 2:
+        found["variables"] = max(found["variables"], network.update_variable_bytes)
+    return found if scope.startswith("whole") else found | {"total": sum(found.values())}
 
 
 def profiled_rows() -> pd.DataFrame:
     """Return every number of the profiled networks beside the model's, fitted on or held out."""
     lines = []
     for number, record in enumerate(evidence_records("ipu_network_memory.csv")):
-        profiled = PROFILED[record["network"]]
-        network = _network(record["network"])
-        predicted = _predicted(network, profiled, record["scope"])
-        for column, found in predicted.items():
-            if not int(record[column] or 0):
-                continue
-            use = FITTED if column in CODE_COLUMNS and number % 2 == 0 else HELD_OUT
-            category = CODE_COLUMNS.get(column, column.removesuffix("_bytes"))
-            head = (record["network"], record["scope"], category)
-            lines.append((*head, int(record[column]), found, use))
+        name, scope = record["network"], record["scope"]
+        predicted = _predicted(_network(name), PROFILED[name], scope)
+        for category, found in predicted.items():
+            if published := int(record[f"{category}_bytes"] or 0):
+                use = FITTED if category in CODE and number % 2 == 0 else HELD_OUT
+                lines.append((name, scope, category.replace("_", " "), published, found, use))
     return _frame(lines)
 
 

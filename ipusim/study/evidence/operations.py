@@ -15,9 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ipusim.compiler import memory
-from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_vertex
 from ipusim.compiler.vertices.conv import ERA_3_3, PART
@@ -195,8 +193,7 @@ def mk1_layer_rows() -> pd.DataFrame:
         layer = record["case"].removeprefix("ResNeXt ").split(":")[0]
         head = (record["id"], int(case["stage"]), layer, params.batch)
         error = error_percent(predicted, measured)
-        chosen = str(plan(conv_pass(params, 2), chip, stack.planner_rules()))
-        rows.append((*head, 1e6 * measured, 1e6 * predicted, error, chosen))
+        rows.append((*head, 1e6 * measured, 1e6 * predicted, error, program.ops[0].plan))
     names = ["row_id", "stage", "layer", "batch", "measured_us", "predicted_us", "error_percent",
              "plan"]  # fmt: skip
     return pd.DataFrame(rows, columns=names)
