@@ -6,6 +6,7 @@ a weight gradient also have what is summed over turned to be innermost.
 
 from dataclasses import dataclass, replace
 from math import gcd, lcm, prod
+from typing import Self
 
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed
@@ -31,6 +32,36 @@ MOST_VIEWS = 7
 (inViewMaxBroadcastDests, weightViewMaxBroadcastDests)."""
 
 
+@dataclass(slots=True)
+class Operand:
+    """An operand of a planned operation: the input, or the weights.
+
+    Unless it is `ready` where the plan wants it, it is `moved` there and `copied` within the tile,
+    in cycles as the planner reckons. A tile has `bytes` of it, as so many `users` have, of each of
+    the serial `parts` that it is sliced into.
+    """
+
+    x: Placed
+    is_input: bool
+    moved: int
+    copied: int
+    bytes: int
+    users: int
+    parts: int
+    ready: bool
+
+    @classmethod
+    def of(cls, x: Placed, chosen: Plan, *, is_input: bool) -> Self:
+        """Return an operand as a plan has it."""
+        cost, split = chosen.cost, chosen.split
+        cycles, parts = (cost.move_in, cost.copy_in), split.in_serial
+        used = cost.input_bytes, split.input_users
+        if not is_input:
+            cycles, parts = (cost.move_weights, cost.copy_weights), cost.serial
+            used = cost.weight_bytes, split.weight_users
+        return cls(x, is_input, *cycles, *used, parts, ready=x.layout.free)
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """How an operand of a product is brought into order.
@@ -47,7 +78,7 @@ class Order:
     copies_to_turn: int = 0
 
 
-def wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Order | None:
+def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     """Return how an operand of a product is brought into order; None if it stays.
 
     It is rearranged where more than `MOST_VIEWS` tiles want the same part, where what is summed
@@ -60,22 +91,20 @@ def wanted_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Ord
     """
     if not m.stack.operands_in_order:
         return None
-    split, op, size = chosen.split, m.task.params, element_bytes(x.dtype)
-    asked = chosen.cost.move_in if is_input else chosen.cost.move_weights
-    users = split.input_users if is_input else split.weight_users
-    parts = split.in_serial if is_input else chosen.cost.serial
+    op, x = m.task.params, operand.x
+    size = element_bytes(x.dtype)
     # What is summed over are the columns of A and the rows of B, which is the input, unless the
     # plan swaps them.
-    is_b = is_input != chosen.transform.swap
+    is_b = operand.is_input != chosen.transform.swap
     along_rows = not op.transpose_b if is_b else op.transpose_a
     turned = along_rows != x.layout.rows
     across = op.n if is_b else op.m
     group = found_group(x.layout.grouping, across if turned else op.k)
     wanted = chosen.in_chans_per_group
-    if not asked and users <= MOST_VIEWS and not turned and group > 1:
+    if not operand.moved and operand.users <= MOST_VIEWS and not turned and group > 1:
         return None
-    elements = ceil_div(_padded(x.elements, op.k, wanted), parts)
-    tile_bytes = laid_out_bytes(chosen, x.dtype, is_input=is_input)
+    elements = ceil_div(_padded(x.elements, op.k, wanted), operand.parts)
+    tile_bytes = laid_out_bytes(chosen, operand)
     plain = Order("B" if is_b else "A", tile_bytes)
     if turned and regroups(x.dtype, group, wanted):
         blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
@@ -104,21 +133,19 @@ def _in_blocks(m: Lowering, plain: Order, blocks: Regrouping, piece_bytes: int) 
     return replace(plain, copies=copies, turned=blocks, copies_to_turn=copies_to_turn)
 
 
-def laid_out_bytes(chosen: Plan, dtype: str, *, is_input: bool) -> int:
+def laid_out_bytes(chosen: Plan, operand: Operand) -> int:
     """Return the bytes on the fullest tile of an operand that a plan lays out.
 
     Tiles that use the same part hold it in whole blocks, of channels of the input, of channels of
     both sides of the weights, and at least so many bytes each (poplibs lib/poplin/Convolution.cpp,
     mapActivationsOrWeights, lib/poputil/TensorUseTracker.cpp, resolve).
     """
-    split, cost, size = chosen.split, chosen.cost, element_bytes(dtype)
-    block, least = chosen.in_chans_per_group * chosen.conv_groups_per_group * size, 128
-    used, users = cost.input_bytes, split.input_users
-    if not is_input:
-        block, least = block * chosen.out_chans_per_group, 256
-        used, users = cost.weight_bytes, split.weight_users
-    blocks = ceil_div(used, block)
-    holders = min(users, ceil_div(blocks, ceil_div(least, block)))
+    together, least = chosen.in_chans_per_group * chosen.conv_groups_per_group, 128
+    if not operand.is_input:
+        together, least = together * chosen.out_chans_per_group, 256
+    block = together * element_bytes(operand.x.dtype)
+    blocks = ceil_div(operand.bytes, block)
+    holders = min(operand.users, ceil_div(blocks, ceil_div(least, block)))
     return ceil_div(blocks, holders) * block
 
 
@@ -149,7 +176,7 @@ def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
             )
 
 
-def summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Order | None:
+def summed_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     """Return how one operand of a convolution's weight gradient is brought into order.
 
     Batch and field are summed over, and become innermost. Blocks are transposed with the padding of
@@ -159,17 +186,15 @@ def summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Ord
     padding and windows included, is what the planner has: early ones count both operands as one.
     None where elements move one by one as the planner reckons.
     """
-    moved, parts = chosen.cost.move_weights, chosen.cost.serial
-    if is_input:
-        moved, parts = chosen.cost.move_in, chosen.split.in_serial
-    op, size, way = m.task.params, element_bytes(x.dtype), chosen.transform.way
-    name = "activations" if is_input else "gradients"
-    plain = Order(name, moved * m.chip.exchange_bytes_per_cycle)
+    op, x, way = m.task.params, operand.x, chosen.transform.way
+    size, parts = element_bytes(x.dtype), operand.parts
+    name = "activations" if operand.is_input else "gradients"
+    plain = Order(name, operand.moved * m.chip.exchange_bytes_per_cycle)
     grain = REGROUP_GRAIN_BYTES // size
     wanted, elements = chosen.in_chans_per_group, x.elements
     columns, batch = x.shape[1] // op.groups, op.in_channels // op.groups
     if m.stack.copies_windows and way.flatten and not way.expand:
-        return _flattened_order(m, chosen, x, plain, parts, is_input=is_input)
+        return _flattened_order(m, chosen, operand, plain)
     if not way.expand:
         elements = _padded(elements, batch, wanted)
     elif max(*op.out_field, *op.dilation) > 1:
@@ -180,14 +205,12 @@ def summed_order(m: Lowering, chosen: Plan, x: Placed, *, is_input: bool) -> Ord
     blocks = regrouping(ceil_div(elements, parts), group, wanted, x.dtype, m.chip)
     if not m.stack.copies_windows:
         return _in_blocks(m, plain, blocks, group * size)
-    in_windows = _in_windows(op, chosen, x, is_input=is_input)
+    in_windows = _in_windows(op, chosen, operand)
     pieces = ceil_div(ceil_div(in_windows, parts * chosen.cost.tiles_used), wanted)
     return replace(plain, copies=piece_copy_cycles(pieces, m.chip), turned=blocks)
 
 
-def _flattened_order(
-    m: Lowering, chosen: Plan, x: Placed, plain: Order, parts: int, *, is_input: bool
-) -> Order:
+def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) -> Order:
     """Return how an operand of a weight gradient whose outputs become channels comes into order.
 
     Positions of one operand are summed over with the batch then. Those of the other, the
@@ -197,16 +220,17 @@ def _flattened_order(
     only (lib/poputil/VarStructure.cpp, detectInnermostGrouping): where that is padding, no blocks
     are found and elements move one by one.
     """
-    op, chip, size = m.task.params, m.chip, element_bytes(x.dtype)
+    op, chip, x = m.task.params, m.chip, operand.x
     swap, per = chosen.transform.swap, chosen.in_chans_per_group
-    in_windows = is_input == swap
+    in_windows = operand.is_input == swap
     dims = _dims_of(op, chosen, chosen.transform.way.flatten)
-    elements = _spread(op, dims, x, is_input=is_input) if in_windows else x.elements
+    elements = _spread(op, dims, operand) if in_windows else x.elements
     positions = op.kernel if swap else op.field
     rows = op.in_channels // op.groups * prod(positions[d] for d in dims)
-    elements = ceil_div(_padded(elements, rows, per), parts)
+    elements = ceil_div(_padded(elements, rows, per), operand.parts)
     group = found_group(x.layout.grouping, x.shape[1] // op.groups)
     if (in_windows and _begins_outside(op, dims, swap=swap)) or not regroups(x.dtype, group, per):
+        size = element_bytes(x.dtype)
         apart = ceil_div(elements, chosen.cost.tiles_used) * size
         return replace(plain, copies=rearranged_copy_cycles(apart, size, chip))
     blocks = regrouping(elements, group, per, x.dtype, chip)
@@ -235,19 +259,19 @@ def _dims_of(op: Conv, chosen: Plan, dims: tuple[int, ...]) -> list[int]:
     return [d - added for d in dims if d >= added]
 
 
-def _spread(op: Conv, dims: list[int], x: Placed, *, is_input: bool) -> int:
+def _spread(op: Conv, dims: list[int], operand: Operand) -> int:
     """Return the elements of an operand of a weight gradient when each output has its own window.
 
     Activations are the input, gradients are the kernel.
     """
-    own, other = (op.field, op.kernel) if is_input else (op.kernel, op.field)
-    elements = x.elements
+    own, other = (op.field, op.kernel) if operand.is_input else (op.kernel, op.field)
+    elements = operand.x.elements
     for d in dims:
         elements = elements // own[d] * op.out_field[d] * other[d]
     return elements
 
 
-def _in_windows(op: Conv, chosen: Plan, x: Placed, *, is_input: bool) -> int:
+def _in_windows(op: Conv, chosen: Plan, operand: Operand) -> int:
     """Return the elements of an operand when each output has its own window; 0 if it stays.
 
     Kernels that move into the channels are a view if one output is left. Elements that a tile wants
@@ -255,7 +279,7 @@ def _in_windows(op: Conv, chosen: Plan, x: Placed, *, is_input: bool) -> int:
     after seeing 112 convolutions of IPUModel, which copies of all that is moved leave 4 % slow
     where the kernel is 1 x 1, and 6 % fast elsewhere.
     """
-    way = chosen.transform.way
-    dims = _dims_of(op, chosen, way.flatten if is_input == chosen.transform.swap else way.expand)
+    way, flattens = chosen.transform.way, operand.is_input == chosen.transform.swap
+    dims = _dims_of(op, chosen, way.flatten if flattens else way.expand)
     spread = [d for d in dims if op.out_field[d] > 1]
-    return _spread(op, spread, x, is_input=is_input) if spread else 0
+    return _spread(op, spread, operand) if spread else 0

@@ -1,12 +1,12 @@
 """Planned operations, convolutions and products: from a plan to the supersteps of poplibs."""
 
-from dataclasses import dataclass
 from math import gcd
 
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.products.orders import (
     MOST_VIEWS,
+    Operand,
     bring_into_order,
     laid_out_bytes,
     summed_order,
@@ -69,40 +69,31 @@ def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> T
     """Supersteps of a planned operation, in the order in which poplibs runs them."""
     m.superstep_cycles = m.stack.planned_superstep_cycles
     m.tiles = chosen.cost.tiles_used
-    came = _bring_operands(m, chosen, data, weights)
-    _multiply(m, chosen, data, came)
+    operands = (
+        Operand.of(data, chosen, is_input=True),
+        Operand.of(weights, chosen, is_input=False),
+    )
+    arranged = _bring_operands(m, chosen, *operands)
+    _multiply(m, chosen, *operands)
     layout = finish_result(m, chosen)
     m.chosen = chosen
     m.plan, m.codelet = str(chosen), chosen.codelet
     m.transform = "joint" if chosen.joint else chosen.transform.name
     m.reads_lines = isinstance(m.task.params, Conv) and not chosen.one_by_one
-    m.temp_bytes = max(_temp_bytes(m, chosen, came), m.steps[-1].temp_bytes)
+    m.temp_bytes = max(_temp_bytes(m, chosen, operands[0], arranged), m.steps[-1].temp_bytes)
     m.interleaved_bytes = _partials_bytes(m, chosen) if chosen.method in ("AMP", "SLIC") else 0
     return layout
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Brought:
-    """How operands lie before they are multiplied: as the plan wants `data` and `weights`, or not.
-
-    `moved` says that both took their place at once; `bytes` of a tile were arranged before.
-    """
-
-    data: bool
-    weights: bool
-    moved: bool
-    bytes: int
-
-
-def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> _Brought:
-    """Slice and rearrange the operands as the plan wants them."""
+def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> int:
+    """Slice and rearrange both as the plan wants; return the bytes of a tile arranged before."""
     chip, cost, op = m.chip, chosen.cost, m.task.params
-    is_conv, rate = isinstance(op, Conv), chip.exchange_bytes_per_cycle
-    transposed, before_bytes = bool(m.steps), max([0, *(step.temp_bytes for step in m.steps)])
-    in_bytes = element_bytes(data.dtype)
+    is_conv, rate, operands = isinstance(op, Conv), chip.exchange_bytes_per_cycle, (data, weights)
+    transposed, arranged_bytes = bool(m.steps), max([0, *(step.temp_bytes for step in m.steps)])
+    in_bytes = element_bytes(data.x.dtype)
     stored = not is_conv and op.weights_operand
     if stored and op.pass_kind == "forward" and m.stack.regroup_fully_connected:
-        operand_bytes = sum(ceil_div(x.elements * in_bytes, chip.tiles) for x in (data, weights))
+        operand_bytes = sum(ceil_div(one.x.elements * in_bytes, chip.tiles) for one in operands)
         m.copy(
             "regroup operands",
             ceil_div(operand_bytes, rate) * rate,
@@ -110,38 +101,29 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
         )
     if cost.before:
         m.copy("arrange for slices", cycles=cost.before)
-    _slice_operands(m, chosen, data, weights)
-    moved = cost.move_in + cost.move_weights
-    copied = cost.copy_in + cost.copy_weights
-    arranged, placed = data.layout.free, weights.layout.free
-    if transposed and not is_conv and chosen.transform.swap:
-        # The layer's weights have been transposed into their place.
-        moved, copied, placed = cost.move_in, cost.copy_in, True
-    elif transposed and not is_conv:
-        # They are the input here.
-        moved, copied, arranged = cost.move_weights, cost.copy_weights, True
+    _slice_operands(m, chosen, data.x, weights.x)
     if not is_conv:
+        if transposed:
+            # The layer's weights, the input unless the plan swaps, were turned into their place.
+            turned = weights if chosen.transform.swap else data
+            turned.ready, turned.moved, turned.copied = True, 0, 0
         # Operands that were made for this plan are charged what the planner reckons with; those of
         # a forward product lie otherwise than its weight gradient wants them.
         needed = []
         turns = op.pass_kind == "weight_gradient" and not chosen.joint and m.stack.operands_in_order
-        if not arranged or turns:
-            moved, copied = moved - cost.move_in, copied - cost.copy_in
-            if order := wanted_order(m, chosen, data, is_input=True):
-                arranged = True
-                needed.append(order)
-        if not placed or turns:
-            moved, copied = moved - cost.move_weights, copied - cost.copy_weights
-            if order := wanted_order(m, chosen, weights, is_input=False):
-                placed = True
-                needed.append(order)
-        before_bytes += sum(order.tile_bytes for order in needed)
+        for one in operands:
+            if not one.ready or turns:
+                if order := wanted_order(m, chosen, one):
+                    one.ready = True
+                    needed.append(order)
+                one.moved = one.copied = 0
+        arranged_bytes += sum(order.tile_bytes for order in needed)
         bring_into_order(m, needed, cost.serial)
+    moved, copied = data.moved + weights.moved, data.copied + weights.copied
     if moved > 0 and op.pass_kind == "weight_gradient":
         # What is summed over must become innermost.
-        arranged = True
-        operands = ((data, True), (weights, False)) if is_conv else ()
-        orders = [summed_order(m, chosen, x, is_input=is_input) for x, is_input in operands]
+        data.ready = True
+        orders = [summed_order(m, chosen, one) for one in operands] if is_conv else []
         if orders and all(orders):
             bring_into_order(m, orders, cost.serial)
             moved = 0
@@ -150,12 +132,11 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
             copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
             if not is_conv and m.stack.operands_in_order:
                 copied = rearranged_copy_cycles(moved * rate, in_bytes, chip)
-    if placed and not cost.move_weights:
-        _pad_weights(m, chosen, weights.dtype)
+    if weights.ready and not cost.move_weights:
+        _pad_weights(m, chosen, weights)
     if moved > 0:
-        name = "rearrange operands"
-        emit_part(m, chosen, name, "copy", exchange=moved, copy=max(0, copied))
-    return _Brought(data=arranged, weights=placed, moved=moved > 0, bytes=before_bytes)
+        emit_part(m, chosen, "rearrange operands", "copy", exchange=moved, copy=copied)
+    return arranged_bytes
 
 
 def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> None:
@@ -169,24 +150,24 @@ def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
             m.slice("slice weights", part, weights.dtype)
 
 
-def _pad_weights(m: Lowering, chosen: Plan, dtype: str) -> None:
+def _pad_weights(m: Lowering, chosen: Plan, weights: Operand) -> None:
     """Pad weights of serial parts that do not fill the vertex's groups, where many tiles want them.
 
     They take a tensor of their own then, which the plan lays out (poplibs
     lib/poplin/Convolution.cpp, convolutionPreprocess and rearrangeWeights).
     """
-    if chosen.cut_channels and chosen.split.weight_users > MOST_VIEWS:
-        padded = laid_out_bytes(chosen, dtype, is_input=False)
-        piece = chosen.in_chans_per_group * element_bytes(dtype)
+    if chosen.cut_channels and weights.users > MOST_VIEWS:
+        padded = laid_out_bytes(chosen, weights)
+        piece = chosen.in_chans_per_group * element_bytes(weights.x.dtype)
         with m.loop(chosen.cost.serial, tiles=m.tiles):
             m.fetch("pad weights", padded, cycles=rearranged_copy_cycles(padded, piece, m.chip))
 
 
-def _multiply(m: Lowering, chosen: Plan, data: Placed, came: _Brought) -> None:
+def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> None:
     """Send every tile what it multiplies, and multiply."""
     chip, cost, is_conv = m.chip, chosen.cost, isinstance(m.task.params, Conv)
     exchange, copied = cost.weights, 0
-    if came.data:
+    if data.ready:
         exchange += cost.input
     else:
         # All inputs lie elsewhere; neighbours that want the same ones share the bus.
@@ -195,9 +176,9 @@ def _multiply(m: Lowering, chosen: Plan, data: Placed, came: _Brought) -> None:
         exchange += ceil_div(cost.input_bytes, width)
         copied += copy_cycles(cost.input_bytes, chip)
         regroup = chosen.in_chans_per_group * chosen.conv_groups_per_group
-        if is_conv and (data.layout.rows or not came.moved):
-            _regroup_channels(m, data, regroup)
-    if not is_conv and not came.weights:
+        if is_conv and (data.x.layout.rows or not (data.moved or weights.moved)):
+            _regroup_channels(m, data.x, regroup)
+    if not is_conv and not weights.ready:
         # Activations come from another plan, whether or not B was laid out for this one.
         copied += copy_cycles(cost.weight_bytes, chip)
     emit_part(
@@ -227,7 +208,7 @@ def _regroup_channels(m: Lowering, x: Placed, wanted: int) -> None:
         m.emit("regroup channels", TRANSPOSE, copy=copied)
 
 
-def _temp_bytes(m: Lowering, chosen: Plan, came: _Brought) -> int:
+def _temp_bytes(m: Lowering, chosen: Plan, data: Operand, arranged_bytes: int) -> int:
     """Bytes of the fullest tile that live during a planned operation only, its output left out.
 
     While the vertex runs: what was received of inputs and weights, its share of weights that were
@@ -240,9 +221,9 @@ def _temp_bytes(m: Lowering, chosen: Plan, came: _Brought) -> int:
         return max(0, chosen.cost.temp_bytes - output)
     inputs, weights = cost.input_bytes, cost.weight_bytes
     received = weights - weights // split.weight_users + inputs
-    if came.data:
+    if data.ready:
         received -= inputs // split.out_chans
-    received += came.bytes
+    received += arranged_bytes
     after = cost.partial_bytes if cost.reduce else 0
     return max(received + _partials_bytes(m, chosen) - output, after, 0)
 
