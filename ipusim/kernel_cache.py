@@ -156,26 +156,18 @@ class Kernel:
         """Call the compiled function."""
         return self._dispatcher(*arguments)
 
-    @cached_property
-    def _dispatcher(self) -> Any:
-        return self._declared()
-
-    @cached_property
-    def _inner(self) -> Any:
-        # Other kernels need nothing that unpacks objects of Python.
-        return self._declared(no_cpython_wrapper=True)
-
     @property
     def _numba_type_(self) -> Any:
-        return self._inner._numba_type_
+        return self._dispatcher._numba_type_
 
-    def _declared(self, **inner: bool) -> Any:
+    @cached_property
+    def _dispatcher(self) -> Any:
         with _LOCK:
             numba, kept = _numba()
-            options = self._options | {"cache": False, "no_cfunc_wrapper": True} | inner
+            options = self._options | {"cache": False, "no_cfunc_wrapper": True}
             dispatcher = numba.njit(self.py_func, _nrt=False, **options)
             if self._options.get("cache") and not numba.config.DISABLE_JIT:
-                dispatcher._cache = kept(self, bool(inner))
+                dispatcher._cache = kept(self)
                 # No kernel needs the extensions of numba that may be installed: to look for them
                 # is to read what every package says of itself.
                 dispatcher._compilation_chain_init_hook = lambda: None
@@ -207,9 +199,9 @@ def _numba() -> tuple[Any, Any]:
     class Kept(NullCache):
         """Compiled code of one function, a file for each signature and processor."""
 
-        def __init__(self, kernel: Kernel, inner: bool) -> None:
+        def __init__(self, kernel: Kernel) -> None:
             line = kernel.py_func.__code__.co_firstlineno
-            self._of = (kernel.__module__, kernel.__qualname__, line, inner)
+            self._of = (kernel.__module__, kernel.__qualname__, line)
 
         def _path(self, signature: Any, codegen: Any) -> Path:
             made_by = numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple()
