@@ -27,33 +27,22 @@ def scaling_rows() -> tuple[PublishedRow, ...]:
     return tuple(row for row in rows if row.run.series and not row.not_modelled)
 
 
-def slowdown_errors(samples: Sequence[Sample], costs: FittedCosts) -> dict[str, float]:
-    """Return predicted over published slowdown, less 1, of all but the smallest of a series."""
-    # The items of a step may differ along a series; that factor is in both and cancels.
-    return {
-        sample.row.row_id: sample.line.step_s(costs)
-        / group[0].line.step_s(costs)
-        / (sample.published_s / group[0].published_s)
-        - 1.0
-        for group in _by_series(samples)
-        for sample in group[1:]
-    }
-
-
 def scaling_table(samples: Sequence[Sample]) -> pd.DataFrame:
     """Compare slowdowns: how much longer a chip takes per item than in the smallest system.
 
     Left out is the row's own series in the fit of the collective latency.
     """
-    fitted = fit_scale_out(samples)
-    errors = slowdown_errors(samples, fitted.costs)
-    rows = []
+    fitted, rows = fit_scale_out(samples), []
     for smallest, *others in _by_series(samples):
         left_out = fit_scale_out(samples, without_series=smallest.row.run.series)
-        own = slowdown_errors([smallest, *others], left_out.costs)
         for sample in others:
-            # Items per step cancel against the published ratio, which is of items per second.
+            # The items of a step may differ along a series; in errors that factor cancels, while
+            # the published ratio is of items per second.
             published = sample.published_s / smallest.published_s
+            error, own = (
+                sample.line.step_s(one.costs) / smallest.line.step_s(one.costs) / published - 1.0
+                for one in (fitted, left_out)
+            )
             run, alone = sample.row.run, smallest.row.run
             work = run.items_per_step / alone.items_per_step * alone.chips / run.chips
             rows.append(
@@ -62,9 +51,9 @@ def scaling_table(samples: Sequence[Sample]) -> pd.DataFrame:
                     "row_id": sample.row.row_id,
                     "ipus": run.chips,
                     "published_slowdown": published / work,
-                    "predicted_slowdown": published / work * (1 + errors[sample.row.row_id]),
-                    "error_percent": 100 * errors[sample.row.row_id],
-                    "left_out_error_percent": 100 * own[sample.row.row_id],
+                    "predicted_slowdown": published / work * (1 + error),
+                    "error_percent": 100 * error,
+                    "left_out_error_percent": 100 * own,
                 }
             )
     return pd.DataFrame(rows)
@@ -132,13 +121,10 @@ def _exact_collective_s(one: Sample, two: Sample, reduction_s: float) -> float |
 
 def fit_compile() -> Fitted:
     """Fit seconds per compiled vertex and tile to compile times of a stencil: least squares."""
-    rows_read = evidence_records("ipu_microbench.csv")
-    records = [row for row in rows_read if row["metric"] == "compile_time"]
-    tiles = load_chip("GC2").tiles
-    ipus = [int(record["size"].split()[0]) for record in records]
-    seconds = [float(record["value"]) for record in records]
-    steps = [count * tiles * STENCIL_SUPERSTEPS for count in ipus]
-    paired = zip(seconds, steps, strict=True)
-    value = sum(time * count for time, count in paired) / sum(count**2 for count in steps)
-    rows = tuple(f"compile time on {count} IPUs" for count in ipus)
-    return Fitted(value=value, rows=rows)
+    tiles, records = load_chip("GC2").tiles, evidence_records("ipu_microbench.csv")
+    known = [row for row in records if row["metric"] == "compile_time"]
+    seconds = {int(row["size"].split()[0]): float(row["value"]) for row in known}
+    vertices = {ipus: ipus * tiles * STENCIL_SUPERSTEPS for ipus in seconds}
+    weighted = sum(seconds[ipus] * count for ipus, count in vertices.items())
+    value = weighted / sum(count**2 for count in vertices.values())
+    return Fitted(value=value, rows=tuple(f"compile time on {ipus} IPUs" for ipus in seconds))
