@@ -167,6 +167,16 @@ def _fitted_on(row: PublishedRow, fitted: Calibration) -> str:
     return ""
 
 
+_HOST_NOTE = "the host's work was timed for this program alone: not transferable"
+
+
+def _note(row: PublishedRow, fitted: Calibration) -> str:
+    """Return what a reader of a row must know; of one that is not modelled first the reason."""
+    timed = any((row.run.loader_item_s, row.run.serial_item_s))
+    notes = (row.not_modelled, row.run.note, _HOST_NOTE * timed, _fitted_on(row, fitted))
+    return "; ".join(filter(None, notes))
+
+
 def _left_out(row: PublishedRow, fitted: Calibration) -> str:
     """Say why a row is no test of the model; empty where it is one."""
     if _fitted_on(row, fitted):
@@ -186,9 +196,6 @@ def _run_cells(row: PublishedRow, fitted: Calibration) -> dict[str, object]:
     }
 
 
-_HOST_NOTE = "the host's work was timed for this program alone: not transferable"
-
-
 def _predicted_line(
     row: PublishedRow, reports: dict[str, Prediction], fitted: Calibration
 ) -> dict[str, float | str]:
@@ -196,15 +203,12 @@ def _predicted_line(
     values = {tier: metric_of(report, row) for tier, report in reports.items()}
     calibrated = values["calibrated"]
     low, high = interval_of(row, calibrated, fitted)
-    timed = any((row.run.loader_item_s, row.run.serial_item_s))
-    notes = (row.run.note, _HOST_NOTE * timed, _fitted_on(row, fitted))
     return {
         **values,
         "low80": low,
         "high80": high,
         "verdict": verdict_of(calibrated, row.value, row.metric),
         "status": PREDICTED,
-        "note": "; ".join(filter(None, notes)),
         "parts": _parts_text(reports["calibrated"]),
     }
 
@@ -213,13 +217,6 @@ def _parts_text(report: Prediction) -> str:
     """Return where the time of a step goes, in ms, the longest first; nothing if not known."""
     longest = sorted(report.parts_s.items(), key=lambda item: -item[1])
     return "; ".join(f"{name} {1e3 * seconds:.4g}" for name, seconds in longest)
-
-
-def _unmodelled_line(row: PublishedRow) -> dict[str, float | str]:
-    """Show a row that no prediction is made for, with the reason."""
-    blank = dict.fromkeys((*TIERS, "low80", "high80"), math.nan)
-    note = "; ".join(text for text in (row.not_modelled, row.run.note) if text)
-    return {**blank, "verdict": "", "status": NOT_MODELLED, "note": note, "parts": ""}
 
 
 def verdicts(
@@ -249,16 +246,16 @@ def verdicts(
     reports = _predict_tiers(modelled, (*TIERS, *more), samples, engine)
     lines = []
     for row in chosen:
-        head = {name: getattr(row, name, "") for name in _ROW_COLUMNS}
-        head |= {"mode": row.run.mode or "", "kind": kind_of(row, fitted), "published": row.value}
-        predicted = (
-            _unmodelled_line(row)
-            if row.not_modelled
-            else _predicted_line(row, reports[row.run], fitted)
-        )
-        lines.append(head | _run_cells(row, fitted) | predicted)
+        line = {name: getattr(row, name, "") for name in _ROW_COLUMNS}
+        line |= {"mode": row.run.mode or "", "kind": kind_of(row, fitted), "published": row.value}
+        line |= {"verdict": "", "status": NOT_MODELLED, "note": _note(row, fitted), "parts": ""}
+        line |= _run_cells(row, fitted)
+        if not row.not_modelled:
+            line |= _predicted_line(row, reports[row.run], fitted)
+        lines.append(line)
     frame = pd.DataFrame(lines, columns=[*VERDICT_COLUMNS, *more])
-    return frame.astype(dict.fromkeys(RUN_COUNTS, "Int64"))
+    numbers = dict.fromkeys((*TIERS, "low80", "high80", *more), float)
+    return frame.astype(numbers | dict.fromkeys(RUN_COUNTS, "Int64"))
 
 
 def tests_in(frame: pd.DataFrame) -> pd.DataFrame:
