@@ -439,22 +439,23 @@ class Emitter:
         cycles = codelets.fill_cycles(self.tile, self.share(x), x.dtype)
         self.emit("fill", "popops::Fill", cycles)
 
-    def turned_groups(
-        self, x: Placed, layout: TensorLayout, rows: int = 0, columns: int = 0
-    ) -> tuple[int, int] | None:
-        """Return the groups of the blocks to transpose on the way from a `layout` to that of `x`.
+    def bring(
+        self, name: str, x: Placed, layout: TensorLayout, rows: int = 0, columns: int = 0
+    ) -> int:
+        """Regroup what comes to x from where it has a `layout`; return the copies its pieces take.
 
-        None where the same neighbours sit together in both, or a group is no multiple of a grain
-        (poplibs lib/popops/Rearrange.cpp, regroupIfBeneficial). Only whole groups of so many rows
-        or columns are found, any of an unknown number.
+        Blocks are transposed where rows sit together in one and columns in the other, in groups
+        that are multiples of a grain (poplibs lib/popops/Rearrange.cpp, regroupIfBeneficial). Only
+        whole groups of so many rows or columns are found, any of an unknown number.
         """
-        if layout.rows == x.layout.rows:
-            return None
         came, wanted = (
             codelets.found_group(of.grouping, (rows if of.rows else columns) or of.grouping)
             for of in (layout, x.layout)
         )
-        return (came, wanted) if codelets.regroups(x.dtype, came, wanted) else None
+        if layout.rows == x.layout.rows or not codelets.regroups(x.dtype, came, wanted):
+            return self.piece_copies(x, layout)
+        self.regroup(name, x, came, wanted)
+        return 0
 
     def piece_copies(self, x: Placed, layout: TensorLayout) -> int:
         """Return the cycles to put into place, like `x`, what comes from where it has a `layout`.

@@ -319,10 +319,8 @@ def _bring_operand(m: Lowering, op: Elementwise, x: Placed, other: Placed) -> in
     which one the channels are; groups of them count as whole.
     """
     sizes = m.made.shape[-2:] if len(m.made.shape) in (2, 3) else ()
-    groups = m.turned_groups(x, other.layout, *sizes)
-    if groups and m.rules.era > 1 and op.function != "select":
-        m.regroup("regroup operand", x, *groups)
-        return 0
+    if m.rules.era > 1 and op.function != "select":
+        return m.bring("regroup operand", x, other.layout, *sizes)
     return m.piece_copies(x, other.layout)
 
 

@@ -153,19 +153,17 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:
     """
     x, incoming = x.shaped(op.elements), incoming.shaped(op.elements)
     held = m.tile_bytes(x)
-    batch = op.kind == "batch"
-    statistics = Placed((op.channels if batch else op.statistics,), x.dtype)
-    elsewhere, groups, copies = not incoming.layout.lies_with(x.layout), None, 0
-    if elsewhere:
-        groups = m.turned_groups(x, incoming.layout, op.elements // op.channels, op.channels)
-        copies = 0 if groups else m.piece_copies(x, incoming.layout)
-    fetched = {"exchanged": elsewhere, "copy": copies}
+    statistics = Placed((op.statistics,), x.dtype)
+    elsewhere = not incoming.layout.lies_with(x.layout)
+    sizes = op.elements // op.channels, op.channels
 
     by_statistic = partial(_with_statistic, m, op, x)
 
-    def regroup(name: str) -> None:
-        if groups:
-            m.regroup(name, x, *groups)
+    def times(name: str) -> int:
+        """Multiply by a gradient that lies like the incoming one; return its copies into place."""
+        copies = m.bring(f"regroup {name}", x, incoming.layout, *sizes) if elsewhere else 0
+        m.binary("mul", x, f"whitened times {name}", exchanged=elsewhere, copy=copies)
+        return copies
 
     def sums(name: str, values: Placed) -> None:
         """Reduce two such tensors at once, to two values per channel or mean."""
@@ -173,18 +171,16 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:
         m.reduce("add", values.spread().shaped(2 * first, *rest), 1, name=name)
 
     with m.holding(2 * held):
-        if batch:
+        if op.kind == "batch":
             m.scalar("variance_to_inv_std_dev", statistics, "inverse deviation")
         by_statistic("sub", "whiten, subtract mean", in_place=False)
         by_statistic("mul", "whiten, scale to unit variance")
         # Gradients of scale and offset.
-        regroup("regroup gradient")
-        m.binary("mul", x, "whitened times gradient", **fetched)
+        times("gradient")
         sums("scale and offset gradient", _by_channel(op, x))
         # Gradient of the data.
         m.by_channel("mul", incoming, op.channels, "gradient times scale")
-        regroup("regroup scaled gradient")
-        m.binary("mul", x, "whitened times scaled gradient", **fetched)
+        copies = times("scaled gradient")
         sums("statistics gradient", _by_statistic(op, x))
         # The scaled gradient is copied, then worked on in place.
         if elsewhere:
