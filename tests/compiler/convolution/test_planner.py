@@ -1,6 +1,5 @@
 """The planner: exact search, bounds, memory, determinism, errors, and evidence for its plans."""
 
-import csv
 import math
 import os
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 import windows
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from ipusim import files, kernel_cache
+from ipusim import kernel_cache
 from ipusim.compiler.convolution import planner, search as cs
 from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, tile_cycles_floor
 from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
@@ -30,6 +29,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.conv import AMP, HMAC, OUTER_PRODUCT, SLIC, VERTEX, VMAC
 from ipusim.errors import ConfigError, WorkloadError
+from ipusim.files import evidence_records
 from ipusim.machine import load_chip
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, MatMul
@@ -153,9 +153,9 @@ def test_pruned_equals_exhaustive(shape, chip, rules, data):
 @pytest.mark.parametrize("era", [2, 3])
 def test_pruned_equals_exhaustive_where_inputs_are_broadcast_once(era):
     # The best plan has serial parts that share inputs fetched before the loop over the parts.
-    shape = small_conv(in_channels=64, out_channels=256, field=(8, 8), kernel=(1, 1),
-                        padding_lower=(0, 0), padding_upper=(0, 0))  # fmt: skip
-    rules = PlannerRules(era=era, partials_bytes=2, available_memory_proportion=0.6)
+    sizes = {"in_channels": 64, "out_channels": 256, "field": (8, 8), "kernel": (1, 1)}
+    shape = small_conv(**sizes, **windows.NO_PADDING)
+    rules = replace(RULES["GC200"], era=era)
     chip = replace(CHIPS["GC200"], tiles=8, bytes_per_tile=1 << 14)
     assert plan(shape, chip, rules).split.broadcast == 1
     assert_pruned_equals_exhaustive(shape, chip, rules)
@@ -421,18 +421,17 @@ PADDED = small_conv(
 )
 
 
-@settings(max_examples=25)
-@example(PADDED, CHIPS["GC200"], 1)
-@given(convolutions(channels=300, size=30, groups=(1, 4)), chips, st.integers(0, 3))
-def test_more_temporary_memory_never_makes_a_plan_slower(shape, chip, era):
+@settings(max_examples=30)
+@example(PADDED, CHIPS["GC200"], replace(RULES["GC200"], era=1))
+@given(convolutions(channels=300, size=30, groups=(1, 4)), chips, all_rules)
+def test_more_temporary_memory_never_makes_a_plan_slower(shape, chip, rules):
     # Where nothing fits, poplibs doubles the bound (or, in era 0, minimises memory instead), so a
     # smaller proportion may come out faster: only plans within their bound can be compared.
     cycles = []
     for proportion in (0.02, 0.05, 0.1, 0.3, 0.6, 1.0):
-        rules = PlannerRules(era=era, partials_bytes=2, available_memory_proportion=proportion)
-        found = plan(shape, chip, rules)
+        found = plan(shape, chip, replace(rules, available_memory_proportion=proportion))
         if found.within_memory_bound:
-            assert found.cost.temp_bytes <= proportion * chip.bytes_per_tile or era == 0
+            assert found.cost.temp_bytes <= proportion * chip.bytes_per_tile or rules.era == 0
             cycles.append(found.planned_cycles)
     assert cycles == sorted(cycles, reverse=True)
     assert cycles
@@ -442,8 +441,7 @@ def test_the_fallback_doubles_the_bound():
     shape = small_conv(out_channels=50)  # three groups of 16 cannot be computed in serial parts
     chip = replace(CHIPS["GC200"], tiles=4, bytes_per_tile=1 << 13)
     few, more = (
-        plan(shape, chip, PlannerRules(era=2, partials_bytes=2, available_memory_proportion=p))
-        for p in (0.3, 1.0)
+        plan(shape, chip, replace(RULES["GC200"], available_memory_proportion=p)) for p in (0.3, 1)
     )
     assert not few.within_memory_bound
     assert few.cost.temp_bytes > 0.3 * chip.bytes_per_tile
@@ -454,12 +452,9 @@ def test_the_fallback_doubles_the_bound():
 
 @pytest.mark.parametrize("era", range(4))
 def test_less_than_a_byte_is_a_byte(era):
+    rules = replace(RULES["GC200"], era=era)
     least, byte = (
-        plan(
-            small_conv(),
-            CHIPS["GC200"],
-            PlannerRules(era=era, partials_bytes=2, available_memory_proportion=p),
-        )
+        plan(small_conv(), CHIPS["GC200"], replace(rules, available_memory_proportion=p))
         for p in (1e-9, 1 / CHIPS["GC200"].bytes_per_tile)
     )
     assert least == byte
@@ -508,6 +503,19 @@ def test_a_plan_stays_within_chip_and_shape(shape, chip, rules):
     assert all(isinstance(value, int) for value in found.cost)
     assert found.evaluations > 0
     assert str(found).startswith(found.method)
+    forget_plans()
+    assert plan(shape, chip, rules) == found
+
+
+@pytest.mark.parametrize(
+    ("chip", "stack"),
+    [("GC2", "sdk-1.0"), ("GC2", "sdk-2.4"), ("GC200", "sdk-2.4"), ("GC200", "sdk-3.x")],
+)
+def test_no_plan_beats_the_multipliers_of_the_chip(chip, stack):
+    conv, target = windows.conv(in_channels=256, out_channels=256), CHIPS[chip]
+    found = plan(conv_pass(conv, 2), target, load_stack(stack).planner_rules())
+    busiest = target.tiles * target.macs_per_cycle("float16", "float16")
+    assert found.planned_cycles >= conv.macs / busiest
 
 
 @pytest.mark.parametrize("chip", sorted(CHIPS))
@@ -761,15 +769,10 @@ def test_worst_tile_bytes_of_products_match_the_plans():
     """The IPUModel's worst tile holds the interleaved region's start and the partials."""
     chip = CHIPS["GC200"]
     rules = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)
-    path = files.data_dir() / "evidence" / "ipumodel_layers_dev.csv"
-    with path.open(encoding="utf-8", newline="") as stream:
-        rows = [
-            row
-            for row in csv.DictReader(stream)
-            if (row["op_kind"], row["snapshot"], row["target"]) == ("gemm", "2021-03", "mk2")
-        ]
     slack = []
-    for row in rows:
+    for row in evidence_records("ipumodel_layers_dev.csv"):
+        if (row["op_kind"], row["snapshot"], row["target"]) != ("gemm", "2021-03", "mk2"):
+            continue
         size = {key: int(row[key]) for key in ("m", "k", "n")} | {
             "groups": int(row["matmul_groups"])
         }

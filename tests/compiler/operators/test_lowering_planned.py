@@ -347,7 +347,6 @@ def test_zeros_go_through_the_output_of_a_strided_pointwise_gradient():
     (spread,) = (step for step in strided.steps if step.name == "spread output")
     # The whole input, in groups of channels, at five quarters of what eight bytes take.
     tile_bytes = 2 * 4 * 128 * 28 * 28 / strided.tiles
-    tile_bytes = 2 * 4 * 128 * 28 * 28 / strided.tiles
     assert spread.copy_cycles == pytest.approx(tile_bytes / 8 * 5 / 4, abs=1)
     for layer in (pointwise(), conv(stride=(2, 2))):
         found = steps(training_graph(layer))["forward.data_gradient"]

@@ -1,5 +1,7 @@
 """Lowering of training graphs built by hand: layouts, exchanges, memory, weight updates."""
 
+from dataclasses import replace
+
 import pytest
 import windows
 
@@ -16,7 +18,6 @@ from ipusim.workload.graph import (
     Loss,
     Norm,
     Op,
-    Pool,
     Reduce,
     Softmax,
     Tensor,
@@ -47,8 +48,7 @@ def lowered(tensors, *ops, stack=STACK):
     return graph, {result.name: result for result in program.ops}, program
 
 
-def elementwise(function):
-    return Elementwise.in_place(function)
+elementwise = Elementwise.in_place
 
 
 FIELD = (8, 64, 16, 23)
@@ -91,7 +91,7 @@ def small_step():
         ),
         op(
             "pool.gradient",
-            Pool(**{f: getattr(pool, f) for f in pool.__slots__} | {"backward": True}),
+            replace(pool, backward=True),
             ("dp", "r", "p"),
             ("dr",),
             "backward",
@@ -99,14 +99,7 @@ def small_step():
         op("relu.gradient", elementwise("relu_grad"), ("dr", "r"), ("dn",), "backward"),
         op(
             "norm.gradient",
-            Norm(
-                kind="batch",
-                batch=8,
-                channels=64,
-                spatial_elements=368,
-                training=True,
-                backward=True,
-            ),
+            replace(norm, backward=True),
             ("dn", "x", "scale", "statistics"),
             ("dx", "dscale", "dbias"),
             "backward",

@@ -24,7 +24,7 @@ def pool_steps(op, chip=MK2, era="2021-11"):
 
 def test_output_field():
     assert pool().out_field == (56, 56)
-    gap = pool(field=(7, 7), kernel=(7, 7), padding_lower=(0, 0), padding_upper=(0, 0))
+    gap = pool(field=(7, 7), kernel=(7, 7), **NO_PADDING)
     assert gap.out_field == (1, 1)
 
 
@@ -76,8 +76,7 @@ def test_global_pooling_is_a_reduction():
         field=(7, 7),
         kernel=(7, 7),
         stride=(1, 1),
-        padding_lower=(0, 0),
-        padding_upper=(0, 0),
+        **NO_PADDING,
     )
     steps = pool_steps(gap, MK1, "2020-01")
     assert {step.vertex for step in steps} == {"popops::Reduce", "popops::Cast"}
@@ -166,9 +165,8 @@ def test_gradient_of_a_global_average_is_broadcast():
         channels=512,
         field=(7, 7),
         kernel=(7, 7),
-        padding_lower=(0, 0),
-        padding_upper=(0, 0),
         backward=True,
+        **NO_PADDING,
     )
     scale, broadcast = pool_steps(gap)
     assert scale.name == "scale gradient by window"
@@ -179,8 +177,8 @@ def test_gradient_of_a_global_average_is_broadcast():
 def test_result_lies_in_the_groups_of_the_plan():
     _, plan = plan_pool(PoolPass(pool(), "float16", 8, "2021-11"), MK2)
     assert pool_pass(emitter(), pool(), "float16", 8) == plan.channel_grouping
-    window = {"kernel": (112, 112), "padding_lower": (0, 0), "padding_upper": (0, 0)}
-    assert pool_pass(emitter(), pool(**window), "float16", 8) == 8
+    whole = pool(kernel=(112, 112), **NO_PADDING)
+    assert pool_pass(emitter(), whole, "float16", 8) == 8
 
 
 def test_windows_that_do_not_overlap_become_one_long_row():

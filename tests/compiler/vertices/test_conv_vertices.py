@@ -1,13 +1,10 @@
 """Vertex cycle formulas: measured sizes, examples worked by hand, and what must always hold."""
 
-import csv
-
 import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ipusim import files
 from ipusim.compiler.convolution import reduction as conv_reduce
 from ipusim.compiler.convolution.reduction import cast_cycles, reduce_stages, reduce_vertex_cycles
 from ipusim.compiler.vertices import amp as amp_vertices, conv as conv_vertices, mac as mac_vertices
@@ -39,6 +36,7 @@ from ipusim.compiler.vertices.mac import (
     vmac_cycles,
     vmac_vertex,
 )
+from ipusim.files import evidence_records
 
 ERAS = (ERA_1_0, ERA_2_0, ERA_2_4, ERA_3_3)
 
@@ -147,13 +145,11 @@ def outer_product(width, groups, chans, is_float):
 
 @pytest.mark.parametrize("era", [ERA_2_4, ERA_3_3])
 def test_amp_1x1_against_128_measured_sizes(era):
-    path = files.data_dir() / "evidence" / "ipu_microbench.csv"
-    with path.open(encoding="utf-8", newline="") as stream:
-        measured = [
-            (int(row["size"].removeprefix("N=")), float(row["value"]))
-            for row in csv.DictReader(stream)
-            if row["operation"].startswith("ConvPartial1x1 AMP") and row["metric"] == "cycles"
-        ]
+    measured = [
+        (int(row["size"].removeprefix("N=")), float(row["value"]))
+        for row in evidence_records("ipu_microbench.csv")
+        if row["operation"].startswith("ConvPartial1x1 AMP") and row["metric"] == "cycles"
+    ]
     assert len(measured) == 128
     errors = [
         abs(amp_1x1(size, types=(False, False), era=era) / cycles - 1) for size, cycles in measured
