@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from ipusim.errors import WorkloadError, nearest_name
 from ipusim.numerics.program import Arrays, Node, Program, single
@@ -167,6 +167,6 @@ def _attributes(node: FileNode, inputs: Arrays) -> Attributes:
 def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray | None]:
     """Compute a node by ONNX's own definition, in the types of its inputs (`WorkloadError`)."""
     given = {name: array for name, array in zip(node.inputs, inputs, strict=True) if name}
-    names = list(node.inputs), list(node.outputs)
-    proto = helper.make_node(node.op, *names, domain=node.domain, **node.attributes)
-    return evaluated(proto, node.opset, given, f"Operator {node.op!r}, node {node.name!r},")
+    names = {"input": list(node.inputs), "output": list(node.outputs)}
+    item = FileNode(op_type=node.op, domain=node.domain, given=dict(node.attributes), **names)
+    return evaluated(item, node.opset, given, f"Operator {node.op!r}, node {node.name!r},")

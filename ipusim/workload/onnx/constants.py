@@ -10,11 +10,10 @@ from math import prod
 import numpy as np
 from onnx import helper, numpy_helper
 
-from ipusim.errors import MISFITS
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reader import INTEGERS, Value, is_kept, stored
-from ipusim.workload.onnx.reference import evaluated, reason
+from ipusim.workload.onnx.reference import evaluated
 from ipusim.workload.onnx.shapes import Results
 from ipusim.workload.operators.base import name_in_body
 
@@ -90,17 +89,13 @@ class Folding:
     def _evaluated(self, node: Node, results: Results | None) -> list[np.ndarray | None]:
         """Return the values of results, None for those without a name."""
         feed = {name: self.context.values[name].array for name in node.input if name}
-        try:
-            if node.op_type in _RESHAPED and results is not None:
-                return [feed[node.input[0]].reshape(results[0][0])]
-            if node.op_type == "Cast" and self._values(node)[0].elem_type == node.given["to"]:
-                # Of the condition of a loop, in every round.
-                return [feed[node.input[0]]]
-            proto = node.proto()
-        except MISFITS as error:
-            raise node.error(f"cannot be computed ({reason(error)})") from error
+        if node.op_type in _RESHAPED and results is not None:
+            return [feed[node.input[0]].reshape(results[0][0])]
+        if node.op_type == "Cast" and self._values(node)[0].elem_type == node.given["to"]:
+            # Of the condition of a loop, in every round.
+            return [feed[node.input[0]]]
         label = f"The {node.op_type} node {node.label!r}"
-        found = evaluated(proto, self.context.opset, feed, label)
+        found = evaluated(node, self.context.opset, feed, label)
         return [None if item is None else np.asarray(item) for item in found]
 
     def _learnable(self, node: Node) -> bool | None:

@@ -6,6 +6,7 @@ operators (onnx/docs/Changelog.md).
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -15,6 +16,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import MISFITS, WorkloadError
+from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.shapes import by_names
 
 
@@ -23,7 +25,7 @@ def reason(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def evaluated(node: onnx.NodeProto, opset: int, given: Mapping[str, Any], label: str) -> list[Any]:
+def evaluated(node: Node, opset: int, given: Mapping[str, Any], label: str) -> list[Any]:
     """Return the results of a node, None for those without a name; else a `WorkloadError`."""
     try:
         with np.errstate(all="ignore"):
@@ -35,17 +37,16 @@ def evaluated(node: onnx.NodeProto, opset: int, given: Mapping[str, Any], label:
         raise WorkloadError(f"{label} cannot be computed ({reason(error)}).") from error
 
 
-def _by_reference(node: onnx.NodeProto, opset: int, given: dict[str, Any]) -> list[Any]:
+def _by_reference(node: Node, opset: int, given: dict[str, Any]) -> list[Any]:
     """Evaluate a model of one node: operators that are functions of its types need them."""
     since, attributes = _AS_INPUTS.get(node.op_type, (0, ()))
     if len(node.input) > 1 and attributes:
-        kept = {name: value for name, value in _given(node).items() if name not in attributes}
-        (node,) = _node(node, node.op_type, list(node.input), **kept)
-        opset = max(opset, since)
+        kept = {name: value for name, value in node.given.items() if name not in attributes}
+        node, opset = replace(node, given=kept), max(opset, since)
     until, newest = _FORMS.get(node.op_type, (0, None))
     nodes = (newest(node, given) if opset < until else None) or [node]
     graph = helper.make_graph(
-        nodes,
+        [item.proto() for item in nodes],
         "one node",
         [_typed(name, value) for name, value in given.items()],
         [helper.make_empty_tensor_value_info(name) for name in node.output if name],
@@ -64,20 +65,20 @@ def _typed(name: str, value: np.ndarray | list[np.ndarray]) -> onnx.ValueInfoPro
     return helper.make_tensor_value_info(name, kind, np.shape(value))
 
 
-def _elements(node: onnx.NodeProto, data: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _elements(node: Node, data: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Take single elements, of any axis and with fewer indices than data beside it."""
-    axis = _given(node).get("axis", 0) % data.ndim
+    axis = node.given.get("axis", 0) % data.ndim
     ends = [data.shape[i] if i == axis else n for i, n in enumerate(places.shape)]
     return np.take_along_axis(data[tuple(map(slice, ends))], places, axis)
 
 
 def _suppressed(
-    node: onnx.NodeProto, boxes: np.ndarray, scores: np.ndarray, *limits: np.ndarray | None
+    node: Node, boxes: np.ndarray, scores: np.ndarray, *limits: np.ndarray | None
 ) -> np.ndarray:
     """Keep boxes by NonMaxSuppression: (image, class, box) of each, the best of a class first."""
     told = [None if item is None else np.reshape(item, -1)[0] for item in limits]
     most, overlap, least = [*told, None, None, None][:3]
-    centred = bool(_given(node).get("center_point_box", 0))
+    centred = bool(node.given.get("center_point_box", 0))
     found = []
     for image, label in np.ndindex(scores.shape[:2]):
         low, high = _corners(boxes[image], centred=centred)
@@ -107,9 +108,9 @@ def _corners(boxes: np.ndarray, *, centred: bool) -> tuple[np.ndarray, np.ndarra
     return np.minimum(first, second), np.maximum(first, second)
 
 
-def _local_response(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+def _local_response(node: Node, x: np.ndarray) -> np.ndarray:
     """LRN: divide by a power of the mean square of channels around each one."""
-    given = _given(node)
+    given = node.given
     size, alpha = given["size"], given.get("alpha", 1e-4)
     before = (size - 1) // 2
     around = [(0, 0)] * x.ndim
@@ -119,14 +120,14 @@ def _local_response(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
     return (x / scale ** given.get("beta", 0.75)).astype(x.dtype)
 
 
-def _norm(node: onnx.NodeProto, x: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
-    order = _given(node).get("p", 2)
+def _norm(node: Node, x: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
+    order = node.given.get("p", 2)
     return (np.abs(x) ** order).sum(axes, keepdims=True) ** (1 / order)
 
 
-def _normalised(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+def _normalised(node: Node, x: np.ndarray) -> np.ndarray:
     """LpNormalization: divide by the norm along an axis, where that is not zero."""
-    norm = _norm(node, x, _given(node).get("axis", -1))
+    norm = _norm(node, x, node.given.get("axis", -1))
     return (x / np.where(norm == 0, 1, norm)).astype(x.dtype)
 
 
@@ -148,60 +149,50 @@ signs taken away, and Mean into its first operand (onnx 1.23, reference/ops).
 # -- older forms, written as the newest ------------------------------------------------------
 
 
-def _given(node: onnx.NodeProto) -> dict[str, Any]:
-    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
-
-
-def _node(node: onnx.NodeProto, op_type: str, inputs: list[str], **given: object) -> list[Any]:
-    """Return a node in the place of another."""
-    return [helper.make_node(op_type, inputs, list(node.output), **given)]
-
-
-def _of_flat_rows(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+def _of_flat_rows(node: Node, given: dict[str, Any]) -> list[Node]:
     """LogSoftmax and Hardmax went over everything from their axis on."""
-    (x,), (y,), axis = node.input, node.output, _given(node).get("axis", 1)
+    (x,), (y,), axis = node.input, node.output, node.given.get("axis", 1)
     given["shape"] = np.array(np.shape(given[x]), np.int64)
     return [
-        helper.make_node("Flatten", [x], ["flat"], axis=axis),
-        helper.make_node(node.op_type, ["flat"], ["rows"], axis=-1),
-        helper.make_node("Reshape", ["rows", "shape"], [y]),
+        Node(op_type="Flatten", input=[x], output=["flat"], given={"axis": axis}),
+        Node(op_type=node.op_type, input=["flat"], output=["rows"], given={"axis": -1}),
+        Node(op_type="Reshape", input=["rows", "shape"], output=[y]),
     ]
 
 
-def _resize(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+def _resize(node: Node, given: dict[str, Any]) -> list[Node]:
     """Upsample and the first Resize scaled positions, and took the element before each."""
-    own = _given(node)
+    own = node.given
     scales = given[node.input[1]] if len(node.input) > 1 else np.array(own["scales"], np.float32)
     given["scales"] = scales
     where = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    inputs = [node.input[0], "", "scales"]
-    return _node(node, "Resize", inputs, mode=own.get("mode", "nearest"), **where)
+    where["mode"] = own.get("mode", "nearest")
+    return [replace(node, op_type="Resize", input=[node.input[0], "", "scales"], given=where)]
 
 
-def _grid_sample(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+def _grid_sample(node: Node, given: dict[str, Any]) -> list[Node]:
     """Modes of GridSample lost the "bi" of images when it took volumes."""
-    own = _given(node)
-    mode = own.pop("mode", b"bilinear").decode().removeprefix("bi")
-    return _node(node, "GridSample", list(node.input), **own, mode=mode)
+    mode = node.given.get("mode", "bilinear").removeprefix("bi")
+    return [replace(node, given=node.given | {"mode": mode})]
 
 
-def _named(op_type: str, **more: object) -> Callable[..., list[onnx.NodeProto]]:
+def _named(op_type: str, **more: object) -> Callable[..., list[Node]]:
     """Return what writes a node under another name, or with attributes that it had not."""
-    return lambda node, given: _node(node, op_type, list(node.input), **_given(node), **more)
+    return lambda node, given: [replace(node, op_type=op_type, given=node.given | more)]
 
 
-def _one_hot(node: onnx.NodeProto, given: dict[str, Any]) -> None:
+def _one_hot(node: Node, given: dict[str, Any]) -> None:
     """The depth of OneHot may be a vector of one."""
     given[node.input[1]] = np.reshape(given[node.input[1]], ())
 
 
-def _real_signal(node: onnx.NodeProto, given: dict[str, Any]) -> None:
+def _real_signal(node: Node, given: dict[str, Any]) -> None:
     """Signals of STFT that are real may have no axis for that."""
     x = node.input[0]
     given[x] = given[x].reshape(*given[x].shape[:2], -1)
 
 
-def _pad(node: onnx.NodeProto, given: dict[str, Any]) -> None:
+def _pad(node: Node, given: dict[str, Any]) -> None:
     """Negative paddings take elements away."""
     if len(node.input) < 2:
         return
@@ -215,12 +206,12 @@ def _pad(node: onnx.NodeProto, given: dict[str, Any]) -> None:
     given[x], given[pads] = given[x][tuple(window)], np.maximum(given[pads], 0)
 
 
-def _support_vectors(node: onnx.NodeProto, given: dict[str, Any]) -> None:
+def _support_vectors(node: Node, given: dict[str, Any]) -> None:
     """The evaluator couples probabilities of several pairs by sums of all where single ones belong.
 
     Source: onnx 1.23, reference/ops/aionnxml/op_svm_classifier.py, multiclass_probability.
     """
-    own = _given(node)
+    own = node.given
     if own.get("prob_a") and len(own.get("vectors_per_class", ())) > _ONE_PAIR:
         raise ValueError("its probabilities of three classes or more: export it without")
 
@@ -242,7 +233,7 @@ _AS_INPUTS: dict[str, tuple[int, tuple[str, ...]]] = by_names(
 )
 """Since which operator set attributes are inputs; files and recipes have these before, too."""
 
-_FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto] | None]]] = by_names(
+_FORMS: dict[str, tuple[float, Callable[..., list[Node] | None]]] = by_names(
     {
         "LogSoftmax Hardmax": (13, _of_flat_rows),
         "Upsample": (11, _resize),

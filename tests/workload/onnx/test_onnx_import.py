@@ -16,6 +16,7 @@ from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
 from ipusim.workload.graph import Gather, MatMul, Norm, Softmax
 from ipusim.workload.onnx import check_onnx, from_onnx
+from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reference import evaluated
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -310,7 +311,8 @@ def test_numbers_are_inputs_in_operator_sets_that_have_them_as_attributes(kind, 
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     expected = computed(x)
     outputs = [f"y{place}" for place in range(len(expected))]
-    node = helper.make_node(kind, ["x", *numbers], outputs, **(numbers if both else {}))
+    own = numbers if both else {}
+    node = Node(op_type=kind, input=["x", *numbers], output=outputs, given=own)
     given = {"x": x, **{name: np.array(value) for name, value in numbers.items()}}
     for found, wanted in zip(evaluated(node, opset, given, kind), expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
