@@ -85,7 +85,6 @@ class _Nodes:
     def __init__(self, contents: OnnxContents) -> None:
         self.contents = contents
         self.unfolding = Unfolding(contents)
-        self.versions = {entry.domain: entry.version for entry in contents.opsets}
 
     def of(
         self, protos: Iterable[onnx.NodeProto], scope: Scope, known: dict[str, np.ndarray]
@@ -130,7 +129,7 @@ class _Nodes:
             outputs=tuple(item.output),
             params=partial(_attributes, item) if item.op_type in ATTRIBUTES else None,
             attributes={name: value for name, value in given if name not in graphs},
-            opset=self.versions.get(item.domain, self.contents.opset),
+            opset=self.contents.opsets.get(item.domain, self.contents.opset),
             bodies={name: self.body(graph) for name, graph in graphs.items()},
             outer=tuple(outer),
         )

@@ -194,7 +194,7 @@ def _experts(p: Parts) -> str:
     y = p.reshape(product(y, inner, hidden, 5), each * experts, hidden)
     back = p.reshape(p("Gather", y, choice, axis=0), rows, best, hidden)
     mixed = p("Mul", back, p.reshape(share, rows, best, 1))
-    return p.reshape(p.over("ReduceSum", mixed, 1, keepdims=0), *shape)
+    return p.reshape(p("ReduceSum", mixed, [1], keepdims=0), *shape)
 
 
 ATTENTION = by_domain(

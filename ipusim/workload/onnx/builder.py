@@ -56,10 +56,55 @@ class OnnxBuild:
     def imported(
         self, size: int, own: ImportContext | None = None, *, late: bool = False
     ) -> tuple[Graph, ImportContext]:
-        """Return the graph of a batch, and its import; if the file fixes its own from that one."""
-        fixed = self.plan.fixed
-        rebatch = Rebatch(fixed, size, own.values, late) if own and fixed else None
-        return walk(self, size, rebatch)
+        """Return the graph of a batch, and its import; if the file fixes its own from that one.
+
+        What is unknown is refused unless allowed.
+        """
+        contents, plan = self.contents, self.plan
+        context, shapes = ImportContext(contents), plan.shapes(size)
+        rebatch = Rebatch(plan.fixed, size, own.values, late) if own and plan.fixed else None
+        for name in plan.values:
+            context.constant(name, plan.value(name, size))
+            context.values[name].learnable = None
+        for item, shape in zip(plan.inputs, shapes, strict=True):
+            value = Value(shape=shape, elem_type=item.elem_type, static=False)
+            context.record(Node(op_type="Input", input=[], output=[item.name]), item.name, value)
+        visitor = Walk(context, rebatch)
+        try:
+            visitor.body(contents.nodes, Scope())
+        except WorkloadError:
+            # What cannot be followed behind an unsupported operator is its fault.
+            if not context.unknown:
+                raise
+        if context.unknown and not self.allow_unknown:
+            raise unsupported(context)
+        tensors = (visitor.sequences.get(name, [name]) for name in contents.outputs)
+        outputs = tuple(dict.fromkeys(chain.from_iterable(tensors)))
+        # A sequence leaves the graph tensor by tensor.
+        context.contents = replace(contents, outputs=outputs)
+        lost = [name for name in outputs if name not in context.values]
+        if lost and context.unknown:
+            raise unsupported(context, "since it has no shape of what they make")
+        if lost:
+            raise WorkloadError(
+                f"Graph output {lost[0]!r} of {contents.source} is computed by no node."
+            )
+        fuse(context)
+        _note_folded(context)
+        for item, shape in zip(plan.inputs, shapes, strict=True):
+            if 0 not in shape:
+                context.graph.input(item.name, shape, context.dtype(item.name))
+        for node in context.nodes:
+            emission = Emission(context, node)
+            with fitting(context, node):
+                (_unknown if "unknown" in node.given else HANDLERS[node.op_type])(emission)
+            _add_extras(emission)
+        if not context.graph.ops:
+            raise contents.error(
+                "computes nothing from its data inputs", "there is nothing to simulate"
+            )
+        graph = context.graph.finish(*[context.operand(name) for name in outputs])
+        return graph, context
 
     def carries(self, exported: Graph, context: ImportContext) -> bool | None:
         """Whether the batch is one, by the same import at thrice its size; None if that fails."""
@@ -163,54 +208,6 @@ def settled(
         raise missing
     graph, context = imported or build.imported(build.batch)
     return replace(build, own=graph), context
-
-
-def walk(build: OnnxBuild, batch: int, rebatch: Rebatch | None) -> tuple[Graph, ImportContext]:
-    """Build the graph of a file for a batch; what is unknown is refused unless allowed."""
-    contents, plan = build.contents, build.plan
-    context, shapes = ImportContext(contents), plan.shapes(batch)
-    for name in plan.values:
-        context.constant(name, plan.value(name, batch))
-        context.values[name].learnable = None
-    for item, shape in zip(plan.inputs, shapes, strict=True):
-        value = Value(shape=shape, elem_type=item.elem_type, static=False)
-        context.record(Node(op_type="Input", input=[], output=[item.name]), item.name, value)
-    visitor = Walk(context, rebatch)
-    try:
-        visitor.body(contents.nodes, Scope())
-    except WorkloadError:
-        # What cannot be followed behind an unsupported operator is its fault.
-        if not context.unknown:
-            raise
-    if context.unknown and not build.allow_unknown:
-        raise unsupported(context)
-    tensors = (visitor.sequences.get(name, [name]) for name in contents.outputs)
-    outputs = tuple(dict.fromkeys(chain.from_iterable(tensors)))
-    # A sequence leaves the graph tensor by tensor.
-    context.contents = replace(contents, outputs=outputs)
-    lost = [name for name in outputs if name not in context.values]
-    if lost and context.unknown:
-        raise unsupported(context, "since it has no shape of what they make")
-    if lost:
-        raise WorkloadError(
-            f"Graph output {lost[0]!r} of {contents.source} is computed by no node."
-        )
-    fuse(context)
-    _note_folded(context)
-    for item, shape in zip(plan.inputs, shapes, strict=True):
-        if 0 not in shape:
-            context.graph.input(item.name, shape, context.dtype(item.name))
-    for node in context.nodes:
-        emission = Emission(context, node)
-        with fitting(context, node):
-            (_unknown if "unknown" in node.given else HANDLERS[node.op_type])(emission)
-        _add_extras(emission)
-    if not context.graph.ops:
-        raise contents.error(
-            "computes nothing from its data inputs", "there is nothing to simulate"
-        )
-    graph = context.graph.finish(*[context.operand(name) for name in outputs])
-    return graph, context
 
 
 def _note_folded(context: ImportContext) -> None:

@@ -119,8 +119,8 @@ def _cumulative(p: Parts) -> str:
 
 def _determinant(p: Parts) -> str:
     """The product of the diagonal that n - 1 steps of elimination leave."""
-    diagonal = p.over("ReduceMax", _eliminated(p, p.shape()[-1] - 1), -1, keepdims=0)
-    return p.over("ReduceProd", diagonal, -1, keepdims=0)
+    diagonal = p("ReduceMax", _eliminated(p, p.shape()[-1] - 1), [-1], keepdims=0)
+    return p("ReduceProd", diagonal, [-1], keepdims=0)
 
 
 def _eliminated(p: Parts, steps: int) -> str:
@@ -170,14 +170,14 @@ def _diagonal(p: Parts, x: str, term: str) -> tuple[str, str]:
     for letter in dict.fromkeys(term):
         while term.count(letter) > 1:
             axis = term.rindex(letter)
-            x = p.over("ReduceMax", x, axis, keepdims=0)
+            x = p("ReduceMax", x, [axis], keepdims=0)
             term = term[:axis] + term[axis + 1 :]
     return x, term
 
 
 def _summed(p: Parts, x: str, labels: str, kept: set[str]) -> tuple[str, str]:
     gone = [axis for axis, c in enumerate(labels) if c not in kept]
-    x = p.over("ReduceSum", x, *gone, keepdims=0) if gone else x
+    x = p("ReduceSum", x, gone, keepdims=0) if gone else x
     return x, "".join(c for c in labels if c in kept)
 
 
@@ -281,7 +281,7 @@ def _group_norm(p: Parts) -> str:
 
 def _lp_norm(p: Parts) -> str:
     kind = "ReduceL1" if p.get("p", 2) == 1 else "ReduceL2"
-    return p("Div", p.input(0), p.over(kind, p.input(0), int(p.get("axis", -1))))
+    return p("Div", p.input(0), p(kind, p.input(0), [int(p.get("axis", -1))]))
 
 
 def _lp_pool(p: Parts) -> str:
@@ -301,7 +301,7 @@ def _eye(p: Parts) -> str:
 
 
 def _hardmax(p: Parts) -> str:
-    best = p.over("ReduceMax", p.input(0), p.axis(-1))
+    best = p("ReduceMax", p.input(0), [p.axis(-1)])
     return p("Cast", p("Equal", p.input(0), best), to=p.kind())
 
 
@@ -404,7 +404,7 @@ def _one_hot(p: Parts) -> str:
     """OneHot: one comparison with the numbers of the classes, one selection."""
     depth, rank = p.ints("", 1)[0], len(p.shape())
     axis = axis_of(int(p.get("axis", -1)), rank + 1)
-    wide = p.over("Unsqueeze", p.input(0), axis)
+    wide = p("Unsqueeze", p.input(0), [axis])
     classes = np.arange(depth).reshape([-1 if a == axis else 1 for a in range(rank + 1)])
     return p("Cast", p("Equal", wide, classes), to=p.kind(2))
 
@@ -412,7 +412,7 @@ def _one_hot(p: Parts) -> str:
 def _words(p: Parts) -> str:
     """Tokenizer: words that the host sends."""
     p.note(f"{_ON_HOST}, {LONGEST_TEXT} words of each")
-    wide = p.over("Unsqueeze", p.input(0), -1)
+    wide = p("Unsqueeze", p.input(0), [-1])
     return p("Expand", wide, [*p.shape(), LONGEST_TEXT])
 
 

@@ -703,10 +703,8 @@ def fuse(context: ImportContext) -> None:
                     found(node.op_type == anchor)
                     rule(pieces, node)
     drop_unread(context)
-    partitions(Pieces(context))
-    bags(Pieces(context))
-    projections(Pieces(context))
-    siblings(Pieces(context))
+    for rule in (partitions, bags, projections, siblings):
+        rule(Pieces(context))
     drop_unread(context)
 
 

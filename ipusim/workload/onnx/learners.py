@@ -82,7 +82,7 @@ def _scaler(p: Parts) -> str:
 def _normalizer(p: Parts) -> str:
     x = _rows(p)
     kind = {"L1": "ReduceL1", "L2": "ReduceL2"}.get(str(p.get("norm", "MAX")), "ReduceMax")
-    return p("Div", x, p.over(kind, x, 1))
+    return p("Div", x, p(kind, x, [1]))
 
 
 def _features(p: Parts) -> str:
@@ -98,7 +98,7 @@ def _encoded(p: Parts) -> str:
     x = p.input(0)
     keys = _listed(p, *(n for n in p.node.given if n.startswith(("keys_", "cats_", "classes_"))))
     rank = len(p.shape(x))
-    wide = p.over("Unsqueeze", x, rank)
+    wide = p("Unsqueeze", x, [rank])
     if not p.is_float(wide):
         wide = p("Cast", wide, to=1)
     hits = p("Cast", p("Equal", wide, np.arange(max(1, len(keys)), dtype=np.float32)), to=1)
@@ -147,13 +147,13 @@ def _trees(p: Parts) -> None:
     for _ in range(levels):
         entry = p("Gather", table, at, axis=0)
         feature, left, right = (
-            p.over("Squeeze", p.slice(entry, 2, place, place + 1), 2) for place in range(3)
+            p("Squeeze", p.slice(entry, 2, place, place + 1), [2]) for place in range(3)
         )
         value = p("GatherElements", x, feature, axis=1)
         goes = p("Less", value, p("Gather", limits, at, axis=0))
         at = p("Where", goes, left, right)
     leaves = p("Gather", p.stored(nodes, _columns(p)), at, axis=0)
-    _scored(p, p.over("ReduceSum", leaves, 1, keepdims=0))
+    _scored(p, p("ReduceSum", leaves, [1], keepdims=0))
 
 
 def _vectors(p: Parts) -> None:
@@ -166,7 +166,7 @@ def _vectors(p: Parts) -> None:
         y = _product(p, x, count)
         kernel = str(p.get("kernel_type", "LINEAR"))
         if kernel == "RBF":
-            squares = p.over("ReduceSumSquare", x, 1)
+            squares = p("ReduceSumSquare", x, [1])
             y = p("Exp", p("Neg", p("Sub", squares, y)))
         elif kernel == "POLY":
             y = p("Pow", y, 3.0)

@@ -101,7 +101,7 @@ class OnnxContents:
     name: str
     source: str
     opset: int  # version of the standard operator set
-    opsets: tuple[onnx.OperatorSetIdProto, ...]
+    opsets: dict[str, int]  # versions by domain
     inputs: tuple[DataInput, ...]
     initializers: dict[str, Value]
     nodes: tuple[onnx.NodeProto, ...]
@@ -142,10 +142,10 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
         name=name,
         source=label,
         opset=opset,
-        # Copies: a node would otherwise keep the whole file with its weights alive.
-        opsets=tuple(map(copy.deepcopy, model.opset_import)),
+        opsets={entry.domain: entry.version for entry in model.opset_import},
         inputs=tuple(_data_input(one, label, states) for one in inputs),
         initializers=initializers,
+        # Copies: a node would otherwise keep the whole file with its weights alive.
         nodes=tuple(map(copy.deepcopy, graph.node)),
         functions={(item.domain, item.name): copy.deepcopy(item) for item in model.functions},
         outputs=tuple(one.name for one in graph.output),

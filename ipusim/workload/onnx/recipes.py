@@ -134,10 +134,6 @@ class Parts(Call):
         """Visit a Reshape."""
         return self("Reshape", x, shape, out=out)
 
-    def over(self, op_type: str, x: str, *axes: int, **given: object) -> str:
-        """Visit an operator over axes."""
-        return self(op_type, x, axes, **given)
-
     def transpose(self, x: str, *order: int, out: str = "") -> str:
         """Visit a Transpose."""
         return self("Transpose", x, out=out, perm=list(order))
