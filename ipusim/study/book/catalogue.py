@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ipusim import files
-from ipusim.errors import (
-    ConfigError,
-    StudyError,
-    check_name,
-    normalise_name,
-    resolve_name,
-    unknown_name,
-)
+from ipusim.errors import ConfigError, StudyError, check_name, resolve_name
 from ipusim.files import read_tables
 from ipusim.study.book.notebook import PARAMETERS_TAG, read_notebook
 from ipusim.study.book.parameters import read_text
@@ -38,6 +31,11 @@ class Study:
     title: str  # its first heading
     summary: str  # its first paragraph
     rows: str  # which published rows it is about, the study of `PublishedRow`; empty for none
+
+    @property
+    def href(self) -> str:
+        """Address of its page from the start page."""
+        return f"notebooks/{self.name}.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +97,15 @@ def select_studies(names: Sequence[str]) -> tuple[Study, ...]:
     studies = list_studies()
     if not studies:
         raise StudyError("There is no notebook to run: restore the notebooks folder.")
-    by_key: dict[str, Study] = {}
-    for study in studies:
-        for alias in (study.name, study.name[:2], study.name.split("_")[1], study.rows):
-            if alias:
-                by_key.setdefault(normalise_name(alias), study)
-    chosen = set()
-    for name in names:
-        key = normalise_name(name)
-        if key not in by_key:
-            raise unknown_name("study", name, [study.name for study in studies])
-        chosen.add(by_key[key].name)
-    return tuple(study for study in studies if not names or study.name in chosen)
+    aliases = {
+        alias: study.name
+        for study in reversed(studies)  # of several that an alias may mean it is the first
+        for alias in (study.rows, study.name.split("_")[1], study.name[:2])
+        if alias
+    }
+    known = [study.name for study in studies]
+    chosen = {resolve_name("study", name, known, aliases) for name in names or known}
+    return tuple(study for study in studies if study.name in chosen)
 
 
 def study_parameters(study: Study) -> tuple[Parameter, ...]:

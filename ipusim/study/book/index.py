@@ -1,11 +1,10 @@
 """The start page of an output folder, made from what is there: the verdict of each study first."""
 
 import re
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -32,38 +31,25 @@ class State:
     cells: int = 0  # with code, and the seconds of running them; 0 where none was run, and on disk
     seconds: float = 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """What the page shows of one study."""
-
-    study: Study
-    state: State
-    verdict: Verdict | None = None  # what its own run came to
-
     @property
     def badge(self) -> tuple[str, str]:
-        """Class of the badge and the word on it."""
-        return _BADGES.get(self.state.status, ("idle", self.state.status))
+        """Class of the badge on the page and the word on it."""
+        return _BADGES.get(self.status, ("idle", self.status))
 
     @property
     def pictures(self) -> list[tuple[str, str]]:
         """The first figures, without what tells picture and drawing apart, and what they show."""
-        names = [name for name in self.state.files if re.fullmatch(r"figures/.+\.png", name)]
+        names = [name for name in self.files if re.fullmatch(r"figures/.+\.png", name)]
         return [(name.removesuffix(".png"), _shows(Path(name).stem)) for name in names[:PICTURES]]
 
 
-@cache
-def _known() -> dict[str, Any]:
-    """The figures of all studies by name, as data/studies has them."""
-    return {
-        name: spec for study in load_specs().values() for name, spec in study["figures"].items()
-    }
+Card = tuple[Study, State, Verdict | None]
+"""What the page shows of one study: the last is what its own run came to."""
 
 
 def _shows(figure: str) -> str:
     """Return what a figure of data/studies shows, whichever its parameters; else its name."""
-    spec = _known().get(figure, "")
+    spec = ChainMap(*(study["figures"] for study in load_specs().values())).get(figure, "")
     said = spec if isinstance(spec, str) else spec.get("alt", "")
     return re.sub(r" of {\w+}", "", said) or figure.replace("_", " ")
 

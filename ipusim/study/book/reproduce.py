@@ -30,7 +30,7 @@ from ipusim.study.book.catalogue import (
 )
 from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, run_notebook
-from ipusim.study.book.index import Card, State, index_html
+from ipusim.study.book.index import State, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
 from ipusim.study.book.rows import coverage_html, rows_html
@@ -94,29 +94,21 @@ def _state_path(out: Path, name: str) -> Path:
     return out / STATE_FOLDER / f"{name}.json"
 
 
-def load_state(out: Path, name: str) -> State:
-    """Read what is known about a study's outputs."""
+def load_state(out: Path, name: str, *, anew: bool = False) -> State:
+    """Read what is known of a study's outputs; a damaged record is refused, or dropped `anew`."""
     path = _state_path(out, name)
     if not path.exists():
         return State(name=name)
     try:
         return State(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
+        if anew:
+            path.unlink()
+            return State(name=name)
         raise StudyError(
             f"The output folder {out} is damaged ({path.name} in {STATE_FOLDER} is not a record of "
             "a study): run again without --resume or delete the folder."
         ) from error
-
-
-def _check_states(out: Path, names: Sequence[str], *, resume: bool) -> None:
-    """Stop at a damaged record when it is needed; drop it when everything is made anew."""
-    for name in names:
-        try:
-            load_state(out, name)
-        except StudyError:
-            if resume:
-                raise
-            _state_path(out, name).unlink()
 
 
 def _is_current(state: State, key: str, out: Path) -> bool:
@@ -182,9 +174,8 @@ def _run_study(
     return replace(state, status="done", files=files)
 
 
-def _judged(out: Path, studies: Sequence[Study], left: Sequence[Study]) -> tuple[PublishedRow, ...]:
-    """Return the rows that the studies in the folder, or about to be, are about; each once."""
-    shown = [study for study in studies if study in left or load_state(out, study.name).key]
+def _judged(shown: Sequence[Study]) -> tuple[PublishedRow, ...]:
+    """Return the rows that studies are about; each once."""
     about_all = {spec["notebook"] for spec in load_specs().values() if spec.get("judges_all_rows")}
     if any(study.name in about_all for study in shown):
         return load_rows()
@@ -215,18 +206,14 @@ def _saved_verdict(out: Path, files: Iterable[str]) -> Verdict | None:
     return None
 
 
-def _write_index(out: Path, studies: Sequence[Study], frame: pd.DataFrame | None) -> Path:
+def _write_index(out: Path, states: Mapping[Study, State], frame: pd.DataFrame | None) -> Path:
     """Write the start page from what is in the folder."""
-    states = [load_state(out, study.name) for study in studies]
-    cards = [
-        Card(study, state, _saved_verdict(out, state.files))
-        for study, state in zip(studies, states, strict=True)
-    ]
-    pages = [(out / "notebooks" / f"{study.name}.ipynb", study) for study in studies]
+    cards = [(study, state, _saved_verdict(out, state.files)) for study, state in states.items()]
+    pages = [(out / "notebooks" / f"{study.name}.ipynb", study) for study in states]
     write_text(out / "search.js", search_script([page for page in pages if page[0].exists()]))
     overview = f"figures/{OVERVIEW_FIGURE}.svg"
     shown = overview if frame is not None and (out / overview).exists() else ""
-    return write_text(out / START, index_html(cards, frame, overview=shown, studies=studies))
+    return write_text(out / START, index_html(cards, frame, overview=shown, studies=tuple(states)))
 
 
 def reproduce(
@@ -261,7 +248,9 @@ def reproduce(
         return _run_all(values, out, resume, progress, predictor, tell)
 
 
-def _side_by_side(run: Callable[[Study], State], studies: Sequence[Study]) -> Iterator[State]:
+def _side_by_side(
+    run: Callable[[Study], tuple[Study, State]], studies: Sequence[Study]
+) -> Iterator[tuple[Study, State]]:
     """Run notebooks, as many at a time as there are cores; the later take longest, begin first."""
     if len(studies) < 2 or available_cores() < 2:
         yield from map(run, studies)
@@ -283,21 +272,20 @@ def _run_all(
     tell: Callable[[State], object],
 ) -> tuple[State, ...]:
     """Run the chosen studies, with their parameters, into a folder that is held."""
-    all_studies = list_studies()
-    _check_states(out, [study.name for study in all_studies], resume=resume)
+    states = {study: load_state(out, study.name, anew=not resume) for study in list_studies()}
+    all_studies = tuple(states)
     written = out / STATE_FOLDER / "pages"
     tree = _tree_digest()
     keys = {study: study_key(study, given, tree) for study, given in values.items()}
     found, left = {}, []
     for study in values:
-        state = load_state(out, study.name)
-        if resume and _is_current(state, keys[study], out):
-            found[study.name] = replace(state, status="up to date")
-            tell(found[study.name])
+        if resume and _is_current(states[study], keys[study], out):
+            found[study] = replace(states[study], status="up to date")
+            tell(found[study])
         else:
             left.append(study)
 
-    def run(study: Study) -> State:
+    def run(study: Study) -> tuple[Study, State]:
         start = time.monotonic()
         _state_path(out, study.name).unlink(missing_ok=True)
         written.unlink(missing_ok=True)
@@ -305,26 +293,24 @@ def _run_all(
         state = _run_study(study, keys[study], values[study], out, all_studies, bars)
         write_text(_state_path(out, study.name), json.dumps(asdict(state), indent=1) + "\n")
         cells = sum(cell["cell_type"] == "code" for cell in read_notebook(study.path)["cells"])
-        return replace(state, cells=cells, seconds=time.monotonic() - start)
+        return study, replace(state, cells=cells, seconds=time.monotonic() - start)
 
     if not left and written.exists():
         return tuple(found.values())
     frame = failure = None
     try:
         # first of all: the notebooks that run side by side find these predictions on disk
-        rows = _judged(out, all_studies, left)
+        rows = _judged([study for study, state in states.items() if study in left or state.key])
         if rows:
             frame = verdicts(rows, predictor=predictor, jobs=available_cores())
     except IpuSimError as error:
         failure = error
+    bar = {"desc": "studies", "unit": "study", "total": len(left), "disable": not progress}
     with interrupts_reach_cells():
-        done = _side_by_side(run, left)
-        for result in tqdm(
-            done, desc="studies", unit="study", total=len(left), disable=not progress
-        ):
-            found[result.name] = result
+        for study, result in tqdm(_side_by_side(run, left), **bar):
+            found[study] = states[study] = result
             tell(result)
-    results = [found[study.name] for study in values]
+    results = [found[study] for study in values]
     written.unlink(missing_ok=True)
     try:
         if frame is not None:
@@ -335,6 +321,6 @@ def _run_all(
         said = {"status": "failed", "message": str(failure), "notebook": "verdicts.csv"}
         results.append(State(name="verdicts", **said))
         tell(results[-1])
-    _write_index(out, all_studies, frame)
+    _write_index(out, states, frame)
     write_text(written, "")  # the pages belong to the studies' outputs: a resumed run may keep them
     return tuple(results)

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,12 @@ from ipusim.markup import template
 from ipusim.study.book.catalogue import Study
 
 START, ROWS, COVERAGE = "index.html", "rows.html", "coverage.html"
+_MENU = (
+    {"href": START, "title": "Start page"},
+    {"href": ROWS, "title": "Every published row"},
+    {"href": COVERAGE, "title": "Coverage"},
+)
+"""Pages beside those of the notebooks."""
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 """nbconvert's page loads scripts from the network for formulas and widgets; ours has neither."""
 _HEADING = re.compile(r"^(#{1,4}) +(.*)$", re.MULTILINE)
@@ -26,30 +31,12 @@ _NOT_PROSE = re.compile(
 """Headings, tables, code, links and markup: no term is explained inside them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A page of the site: its address from the start page, and its title."""
-
-    href: str
-    title: str
-
-
-def notebook_link(study: Study) -> Link:
-    """Return where the page of a notebook lies."""
-    return Link(f"notebooks/{study.name}.html", study.title)
-
-
 def render(name: str, here: str, studies: Sequence[Study], **values: Any) -> str:
     """Fill in the template of a page."""
-    menu = (
-        Link(START, "Start page"),
-        Link(ROWS, "Every published row"),
-        Link(COVERAGE, "Coverage"),
-    )
     return template(name).render(
         here=here,
         root="../" * here.count("/"),
-        menu=[*menu, *map(notebook_link, studies)],
+        menu=[*_MENU, *studies],
         version=ipusim.__version__,
         commit=_commit(),
         **values,
@@ -71,13 +58,13 @@ def notebook_page(path: Path, study: Study, studies: Sequence[Study], files: Seq
     place = studies.index(study)
     return render(
         "notebook.html.j2",
-        notebook_link(study).href,
+        study.href,
         studies,
         title=study.title,
         body=Markup(_SCRIPT.sub("", body)),
         downloads=[name for name in files if name.endswith((".csv", ".svg"))],
-        before=notebook_link(studies[place - 1]) if place else Link(START, "Start page"),
-        after=notebook_link(studies[place + 1]) if place + 1 < len(studies) else None,
+        before=studies[place - 1] if place else _MENU[0],
+        after=studies[place + 1] if place + 1 < len(studies) else None,
     )
 
 
@@ -92,8 +79,7 @@ def _sections(path: Path, study: Study) -> Iterator[dict[str, str]]:
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)
-    page = notebook_link(study).href
-    title, href, text = study.title, page, ""
+    title, href, text = study.title, study.href, ""
     for cell in notebook.cells:
         if cell.cell_type != "markdown":
             # of what a cell printed the first lines: tables begin with their caption
@@ -106,7 +92,7 @@ def _sections(path: Path, study: Study) -> Iterator[dict[str, str]]:
             yield {"href": href, "title": title, "text": f"{title} {text}".lower()}
             # nbconvert makes the anchor of a heading from its words.
             anchor = heading.strip().replace(" ", "-")
-            title, href, text = f"{study.title}: {heading.strip()}", f"{page}#{anchor}", body
+            title, href, text = f"{study.title}: {heading.strip()}", f"{study.href}#{anchor}", body
     yield {"href": href, "title": title, "text": f"{title} {text}".lower()}
 
 

@@ -23,7 +23,7 @@ from ipusim.study.book.catalogue import (
     study_parameters,
 )
 from ipusim.study.book.execute import Failure, run_notebook
-from ipusim.study.book.index import Card, State, index_html
+from ipusim.study.book.index import State, index_html
 from ipusim.study.book.reproduce import load_state, reproduce, study_key
 from ipusim.study.verdicts.compare import VERDICT_COLUMNS
 
@@ -371,7 +371,7 @@ def test_the_page_escapes_names_and_needs_no_network():
     state = State(name="01_a_b", status="done", files=dict.fromkeys(names, ""))
     said = {"title": "<b>bold", "summary": "a & b", "rows": ""}
     study = Study(name=state.name, path=Path(), **said)
-    page = index_html([Card(study, state)], None)
+    page = index_html([(study, state, None)], None)
     assert "<b>bold" not in page
     assert "&lt;b&gt;bold" in page
     assert "http" not in page
