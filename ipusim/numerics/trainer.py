@@ -117,16 +117,15 @@ def train(
     data: str = "",
     checkpoint: str | Path | None = None,
     progress: bool = False,
-    stop_after: int | None = None,
 ) -> Trained:
     """Train a network with one input and one output on the mean squared error.
 
     The `program` is that for one batch; of a run that goes on `batches` are asked for the steps
     that are left. A `checkpoint`, which must agree in `data`, a digest of what is trained on, is
     written every `CHECKPOINT_STEPS`, at the end, and when interrupted; a run that finds its own
-    goes on from it and ends in the same bits as one without a break, `stop_after` so many steps of
-    this call. `ConfigError` if a loss is not finite, `DataError` for a checkpoint that is damaged
-    or of another configuration, `StudyError` for one that cannot be written.
+    goes on from it and ends in the same bits as one without a break. `ConfigError` if a loss is not
+    finite, `DataError` for a checkpoint that is damaged or of another configuration, `StudyError`
+    for one that cannot be written.
     """
     schedule, configuration = options.schedule, options.configuration(data)
     path = None if checkpoint is None else Path(checkpoint)
@@ -134,7 +133,6 @@ def train(
     if state is None:
         weights = initial_weights(program, options.seed)
         state = adam.start_state(weights, Arithmetic(options.arithmetic))
-    last = schedule.steps if stop_after is None else min(schedule.steps, state.step + stop_after)
     label = options.arithmetic.describe()
     bar = tqdm(
         total=schedule.steps, initial=state.step, desc=label, unit="step", disable=not progress
@@ -146,7 +144,7 @@ def train(
 
     try:
         with bar:
-            while state.step < last:
+            while state.step < schedule.steps:
                 loss = training_step(program, state, *batches(state.step), options)
                 if not np.isfinite(loss):
                     raise ConfigError(

@@ -222,6 +222,20 @@ def train(peaks, **changes):
     return train_bragg(peaks, options, **changes)
 
 
+def interrupted(peaks, steps, **changes):
+    """Train until an interrupt comes after so many steps."""
+    original = trainer.training_step
+
+    def interrupt(program, state, *arguments):
+        if state.step == steps:
+            raise KeyboardInterrupt
+        return original(program, state, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(trainer, "training_step", interrupt)
+        train(peaks, **changes)
+
+
 @pytest.mark.parametrize(
     "arithmetic", [FP32, ArithmeticOptions(precision="16.32"), ArithmeticOptions()]
 )
@@ -239,8 +253,9 @@ def test_training_lowers_the_loss(peaks, arithmetic):
 def test_a_resumed_run_ends_in_the_same_bits(peaks, arithmetic, tmp_path):
     whole = train(peaks, arithmetic=arithmetic)
     path = tmp_path / "deep" / "run.npz"
-    first = train(peaks, arithmetic=arithmetic, checkpoint=path, stop_after=2)
-    assert len(first.losses) == 2
+    interrupted(peaks, 2, arithmetic=arithmetic, checkpoint=path)
+    with np.load(path) as file:
+        assert json.loads(str(file["header"]))["step"] == 2
     resumed = train(peaks, arithmetic=arithmetic, checkpoint=path)
     assert resumed.losses == whole.losses
     for name, values in whole.weights.items():
@@ -272,7 +287,7 @@ def test_a_finished_run_is_kept_for_its_sources_and_its_configuration(peaks, tmp
 
 def test_a_foreign_checkpoint_is_refused_and_kept(peaks, tmp_path):
     path = tmp_path / "run.npz"
-    train(peaks, checkpoint=path, stop_after=1)
+    interrupted(peaks, 1, checkpoint=path)
     before = path.read_bytes()
     for changes, message in (
         ({"arithmetic": FP32}, "partials is 'half' there and 'float' here"),
@@ -288,7 +303,7 @@ def test_a_foreign_checkpoint_is_refused_and_kept(peaks, tmp_path):
 
 def test_damaged_checkpoints_are_refused(peaks, tmp_path):
     path = tmp_path / "run.npz"
-    train(peaks, checkpoint=path, stop_after=1)
+    interrupted(peaks, 1, checkpoint=path)
     content = path.read_bytes()
     for damaged in (b"", b"nothing", content[: len(content) // 2]):
         path.write_bytes(damaged)
@@ -296,24 +311,6 @@ def test_damaged_checkpoints_are_refused(peaks, tmp_path):
             train(peaks, checkpoint=path)
         assert path.read_bytes() == damaged
     assert load_checkpoint(tmp_path / "absent.npz", {}) is None
-
-
-def test_an_interrupted_run_keeps_its_steps(peaks, tmp_path, monkeypatch):
-    path = tmp_path / "run.npz"
-    original = trainer.training_step
-
-    def interrupt(program, state, *arguments):
-        if state.step == 3:
-            raise KeyboardInterrupt
-        return original(program, state, *arguments)
-
-    monkeypatch.setattr(trainer, "training_step", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        train(peaks, checkpoint=path)
-    monkeypatch.undo()
-    with np.load(path) as file:
-        assert json.loads(str(file["header"]))["step"] == 3
-    assert train(peaks, checkpoint=path).losses == train(peaks).losses
 
 
 def test_bad_options_are_one_sentence(peaks):

@@ -78,7 +78,6 @@ def train_bragg(
     *,
     checkpoint: str | Path | None = None,
     progress: bool = False,
-    stop_after: int | None = None,
 ) -> Trained:
     """Train BraggNN on as many peaks as the schedule says, as `ipusim.numerics.trainer.train` does.
 
@@ -98,8 +97,7 @@ def train_bragg(
     digest = hashlib.sha256(np.ascontiguousarray(peaks.crops).tobytes())
     digest.update(np.ascontiguousarray(peaks.centres).tobytes())
     data = digest.hexdigest()[:16]
-    whole = checkpoint is None and stop_after is None
-    kept = _kept_path(options.configuration(data)) if whole else None
+    kept = _kept_path(options.configuration(data)) if checkpoint is None else None
     content = kept and read_kept(kept)
     if content:
         return _kept_run(content, options)
@@ -108,7 +106,7 @@ def train_bragg(
         chosen, shifts = _batch(len(peaks), schedule.batch, step, options.seed)
         return prepare_patches(peaks.crops[chosen], peaks.centres[chosen], shifts)
 
-    run = {"checkpoint": checkpoint, "progress": progress, "stop_after": stop_after}
+    run = {"checkpoint": checkpoint, "progress": progress}
     trained = trainer.train(_program(schedule.batch), batches, options, data=data, **run)
     if kept:
         arrays = BytesIO()
