@@ -4,9 +4,8 @@ import numba
 import numpy as np
 import pytest
 
-from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES
+from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES, multiply
 from ipusim.numerics.kernels.convolution import Window, convolve, weight_gradient
-from ipusim.numerics.kernels.matmul import multiply
 from ipusim.numerics.kernels.rounding import NEAREST, NONE, STOCHASTIC, Rounding, stream_key
 
 KEY = stream_key(1)

@@ -7,14 +7,13 @@ import numpy as np
 
 from ipusim.errors import WorkloadError
 from ipusim.numerics.arithmetic import Arithmetic
-from ipusim.numerics.kernels.amp import padded
+from ipusim.numerics.kernels.amp import multiply, padded
 from ipusim.numerics.kernels.convolution import (
     Window,
     convolve,
     mirrored,
     weight_gradient,
 )
-from ipusim.numerics.kernels.matmul import multiply
 from ipusim.numerics.operators import registry
 from ipusim.numerics.program import Node
 from ipusim.workload.operators.conv import Conv, conv_data_gradient
