@@ -21,9 +21,9 @@ from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_vertex
 from ipusim.compiler.vertices.conv import ERA_3_3, PART
 from ipusim.files import evidence_records, read
 from ipusim.machine import load_chip
-from ipusim.study.evidence.graphs import CHIPS, fingerprint, forward_graph, graph_of, option
+from ipusim.study.evidence.graphs import CHIPS, fingerprint, graph_of, option
 from ipusim.study.verdicts.errors import error_percent, errors_by_group, errors_of
-from ipusim.workload.graph import Conv
+from ipusim.workload.layers import GraphBuilder
 
 SUITES_FILE = "evidence/ipumodel_suites.csv"
 PRODUCTS, OTHERS, RECURRENT = "products", "others", "recurrent"
@@ -172,26 +172,17 @@ def mk1_layer_rows() -> pd.DataFrame:
         case = _MK1_CASE.search(record["case"])
         if record["operation"] != "conv fwd" or case is None:
             continue
-        kernel, field = int(case["kernel"]), int(case["field"])
-        pad = (kernel // 2,) * 2
-        params = Conv(
-            batch=int(record["batch"]),
-            in_channels=int(case["cin"]),
-            out_channels=int(case["cout"]),
-            groups=int(case["groups"]),
-            field=(field, field),
-            kernel=(kernel, kernel),
-            stride=(1, 1),
-            padding_lower=pad,
-            padding_upper=pad,
-            dilation=(1, 1),
-        )
-        graph = forward_graph(params)
+        batch, kernel, field = int(record["batch"]), int(case["kernel"]), int(case["field"])
+        g = GraphBuilder("layer")
+        x = g.input("x", (batch, int(case["cin"]), field, field))
+        settings = {"padding": kernel // 2, "groups": int(case["groups"])}
+        y = g.conv("forward", x, int(case["cout"]), kernel, **settings)
+        graph = g.finish(y).with_precision("16.16")
         program = lower(graph, chip, stack, host_dtype=None)
-        measured = 2 * params.macs / (float(record["value"]) * 1e12)
+        measured = 2 * graph.macs / (float(record["value"]) * 1e12)
         predicted = program.cycles / chip.clock_hz
         layer = record["case"].removeprefix("ResNeXt ").split(":")[0]
-        head = (record["id"], int(case["stage"]), layer, params.batch)
+        head = (record["id"], int(case["stage"]), layer, batch)
         error = error_percent(predicted, measured)
         rows.append((*head, 1e6 * measured, 1e6 * predicted, error, program.ops[0].plan))
     names = ["row_id", "stage", "layer", "batch", "measured_us", "predicted_us", "error_percent",
