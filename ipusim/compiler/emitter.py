@@ -18,10 +18,9 @@ from ipusim.compiler.reduction import Reduction, Stage, stages_of
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import (
     CODELET_VERSIONS,
-    CodeletVersion,
     Tile,
     ceil_div,
-    codelet_version,
+    codelet_versions,
     copy_cycles,
     element_bytes,
     rearranged_copy_cycles,
@@ -122,7 +121,7 @@ class Emitter:
     repeats: int = 1
     held_bytes: int = 0
     superstep_cycles: int = field(init=False)
-    codelets: CodeletVersion = field(init=False)
+    library: str = field(init=False)
     tile: Tile = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,8 +130,8 @@ class Emitter:
 
     def take_codelets(self, version: str) -> None:
         """Let a version of poplibs decide which vertices run, and what they take."""
-        self.codelets = codelet_version(version)
-        self.tile = Tile(self.chip, self.codelets.estimator)
+        self.library, estimator = codelet_versions(version)
+        self.tile = Tile(self.chip, estimator)
 
     def share(self, x: Placed) -> int:
         """Return the elements on the fullest tile."""
@@ -226,8 +225,8 @@ class Emitter:
         assembly.
         """
         tile, work = self.tile, (function, self.share(x), x.dtype)
-        if function in tables.NON_LINEARITY[self.codelets.library]:
-            tile = Tile(self.chip, self.codelets.library)
+        if function in tables.NON_LINEARITY[self.library]:
+            tile = Tile(self.chip, self.library)
         if function in tables.NON_LINEARITY[tile.version]:
             return codelets.non_linearity_cycles(tile, *work)
         return codelets.loop_cycles(tile, "UnaryOp1D" + _suffix(in_place), *work)
@@ -239,10 +238,10 @@ class Emitter:
         (lib/popnn/NonLinearity.cpp, tag 1.0.136).
         """
         cycles = self.unary_cycles(function, x, in_place=in_place)
-        vertex, copied, library = "popops::UnaryOp1D", 0, self.codelets.library
-        if function in tables.NON_LINEARITY[library]:
+        vertex, copied = "popops::UnaryOp1D", 0
+        if function in tables.NON_LINEARITY[self.library]:
             vertex = "popnn::NonLinearity1D"
-            if library == "2020-01":
+            if self.library == "2020-01":
                 vertex = "popnn::NonLinearitySupervisor"
                 copied = 0 if in_place else copy_cycles(self.tile_bytes(x), self.chip)
                 in_place = False
@@ -284,8 +283,8 @@ class Emitter:
                 f"{channels} broadcast values do not divide {x.elements} elements: "
                 "give the number of channels of the tensor."
             )
-        vertices, versions = tables.LOOPS["BroadcastScalar1D"], self.codelets
-        known = function in vertices[versions.library] and function in vertices[versions.estimator]
+        vertices = tables.LOOPS["BroadcastScalar1D"]
+        known = function in vertices[self.library] and function in vertices[self.tile.version]
         if channels == 1 and known:
             vertex, size = "BroadcastScalar1D" + _suffix(in_place), element_bytes(x.dtype)
             self._loop(name, vertex, function, x, exchange=size)
@@ -321,11 +320,11 @@ class Emitter:
         """
         share = self.share(x)
         received = regions * block * element_bytes(x.dtype)
-        if not repeats_vector(self.tile, self.codelets.library, function, block, x.dtype):
+        if not repeats_vector(self.tile, self.library, function, block, x.dtype):
             self._write_out(function, name, x, block, received, in_place=in_place)
             return
         work = self.tile, function, block, ceil_div(share, regions * block), x.dtype
-        if regions <= (2 if self.codelets.library == CODELET_VERSIONS[-1] else 1):
+        if regions <= (2 if self.library == CODELET_VERSIONS[-1] else 1):
             vertex = "popops::BroadcastVectorInner1D"
             cycles = regions * vector_inner_cycles(*work, in_place=in_place)
         else:
@@ -403,7 +402,7 @@ class Emitter:
             shape, dims = (prod(shape[:-1]) // group, shape[-1], group), (1,)
         types, dims = (x.dtype, out or x.dtype), dims or (len(shape) - 1,)
         asked = Reduction(shape, dims, function, *types, per_tile)
-        return stages_of(asked, self.chip, self.codelets)
+        return stages_of(asked, self.tile, self.library)
 
     def reduce(self, function: str, x: Placed, *dims: int, out: str = "", name: str = "") -> None:
         """Reduce some dimensions, the last by default, into type `out`, x's by default.

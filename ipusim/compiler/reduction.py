@@ -15,14 +15,7 @@ from math import isqrt, prod
 from typing import NamedTuple
 
 from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layout
-from ipusim.compiler.tiles import (
-    CodeletVersion,
-    Tile,
-    ceil_div,
-    largest_part,
-    linear_share,
-    vector_width,
-)
+from ipusim.compiler.tiles import Tile, ceil_div, largest_part, linear_share, vector_width
 from ipusim.compiler.vertices.elementwise import cast_cycles
 from ipusim.compiler.vertices.reduce import ReduceVertex, Region, compute_set_cycles
 from ipusim.machine import Chip
@@ -83,9 +76,9 @@ _vertex = lru_cache(maxsize=64)(ReduceVertex)
 
 
 @lru_cache(maxsize=4096)
-def stages_of(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[Stage, ...]:
+def stages_of(asked: Reduction, tile: Tile, library: str) -> tuple[Stage, ...]:
     """Return the stages of a reduction in order; networks repeat the same ones many times."""
-    levels, total = collapse(asked.shape, asked.dims), prod(asked.shape)
+    levels, total, chip = collapse(asked.shape, asked.dims), prod(asked.shape), tile.chip
     if not any(level.reduced for level in levels):
         return ()
     outputs = prod(size for dim, size in enumerate(asked.shape) if dim not in asked.dims)
@@ -96,8 +89,7 @@ def stages_of(asked: Reduction, chip: Chip, codelets: CodeletVersion) -> tuple[S
     widened = asked.out == "float16" and asked.function in (*_SUMS, "mul")
     partials = "float32" if widened else asked.out
     # Early vertices give out what they accumulate; a cast on the same tiles follows.
-    casts = codelets.library == "2020-01" and partials != asked.out
-    tile = Tile(chip, codelets.estimator)
+    casts = library == "2020-01" and partials != asked.out
     output = partials if casts else asked.out
     vertex = _vertex(tile, asked.dtype, output, partials, asked.function in _SUMS)
     stages: list[Stage] = []

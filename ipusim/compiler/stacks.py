@@ -16,7 +16,7 @@ class Stack(Sourced, file="stacks", word="software stack"):
     """One software stack, each property with its source.
 
     `planner_era` is the generation of planner rules and vertices (`vertices.conv`), `codelets` that
-    of all others (`tiles.codelet_version`). Partials are the default type of partial sums, the
+    of all others (`tiles.codelet_versions`). Partials are the default type of partial sums, the
     proportion that share of tile memory that the temporaries of one operation may take. Inference
     batch norm may be folded into the convolution before it, operands of fully connected layers be
     regrouped before the product, operands that an operation made be put in order once for all

@@ -1,6 +1,5 @@
 """How poplibs spreads data over tiles, what copies within a tile cost, versions of its codelets."""
 
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,29 +18,21 @@ MIN_BYTES_PER_TILE = 128
 CODELET_VERSIONS = ("2020-01", "2021-03", "2021-11")
 
 
-@dataclass(frozen=True, slots=True)
-class CodeletVersion:
-    """Which version of poplibs is modelled.
+@cache
+def codelet_versions(text: str) -> tuple[str, str]:
+    """Return the versions of poplibs named by ``"2020-01"`` or ``"2020-01+2021-11"``.
 
-    That of the `library` decides which vertices run and how work is planned, that of the
-    `estimator` has the cycle formulas. Early estimators charge coarse constants (200 supervisor
+    That of the library, the first, decides which vertices run and how work is planned, that of the
+    estimator has the cycle formulas. Early estimators charge coarse constants (200 supervisor
     cycles per vertex in 1.0.136) which later ones corrected to the assembly; the IPUModel of the
     day is reproduced with the same version for both, silicon is better served by the latest
     estimator.
     """
-
-    library: str
-    estimator: str
-
-
-@cache
-def codelet_version(text: str) -> CodeletVersion:
-    """Return the version named by ``"2020-01"`` or ``"2020-01+2021-11"``, library first."""
     library, _, estimator = text.partition("+")
     for version in (library, estimator or library):
         if version not in CODELET_VERSIONS:
             raise unknown_name("codelet version", version, CODELET_VERSIONS)
-    return CodeletVersion(library, estimator or library)
+    return library, estimator or library
 
 
 class Tile(NamedTuple):

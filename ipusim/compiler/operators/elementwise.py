@@ -62,7 +62,7 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     elif op.function in RANDOM:
         with m.holding(_result_bytes(m, op, x)):
             dropout(m, x, seeded=op.function == "seeded_dropout")
-    elif op.function in EXPRESSIONS or op.function in gradient_functions(m.codelets.library):
+    elif op.function in EXPRESSIONS or op.function in gradient_functions(m.library):
         # A gradient takes on the layout of what the forward pass kept.
         layout = inputs[min(1, len(inputs) - 1)].layout._replace(free=False)
         x = x._replace(layout=layout)
@@ -221,7 +221,7 @@ def _gradient(m: Lowering, op: Elementwise, x: Placed, incoming: TensorLayout) -
     moved = {}
     if not op.broadcast and not incoming.lies_with(x.layout):
         moved = {"received": m.tile_bytes(x), "copy": m.piece_copies(x, incoming)}
-    if op.function in gradient_functions(m.codelets.library):
+    if op.function in gradient_functions(m.library):
         function = op.function.removesuffix("_grad")
         cycles = m.gradient_cycles(function, x)
         m.emit(f"{function} gradient", "popnn::NonLinearityGrad1D", cycles, **moved)

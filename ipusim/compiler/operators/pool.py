@@ -48,7 +48,7 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
             copied = copy_cycles(m.tile_bytes(field), m.chip)
             m.copy("broadcast gradient", values, cycles=copied)
             return grouping
-    result = _pool(m, PoolPass(op, dtype, grouping, m.codelets.library), acts)
+    result = _pool(m, PoolPass(op, dtype, grouping, m.library), acts)
     if average and op.padded and not op.include_padding and not op.backward:
         # Windows over padding have fewer elements, so each output is scaled on its own
         # (SelectiveScaling, which the estimators charge 10 cycles per worker).
