@@ -20,6 +20,10 @@ from ipusim.compiler.vertices.training import Expression
 from ipusim.workload.graph import AlignmentLoss
 
 _PARTIALS = "float32"
+_CTC_LOOPS = (
+    ("follow", "popnn::CTCAlpha, CTCBeta"),
+    ("gradient", "popnn::CTCGradGivenAlpha, CTCGradGivenBeta"),
+)
 _CTC_GRADIENT = Expression(operations=3, tensors=3, slow=("exp", "exp"))
 """exp(log probability) - exp(gradient + loss)."""
 _TRANSDUCER_GRADIENT = Expression(operations=4, tensors=3, slow=("exp",))
@@ -47,17 +51,8 @@ def _ctc(m: Lowering, op: AlignmentLoss, dtype: str) -> None:
     gradient = Placed((elements,), _PARTIALS)
     m.copy("spread probabilities", received, temp=received + gradient_bytes)
     m.fill(gradient.shaped(elements * plan.label))
-    loops = (
-        ("follow", "popnn::CTCAlpha, CTCBeta", plan.follow_cycles, plan.exchange_bytes),
-        (
-            "gradient",
-            "popnn::CTCGradGivenAlpha, CTCGradGivenBeta",
-            plan.gradient_cycles,
-            plan.gradient_exchange_bytes,
-        ),
-    )
     with m.loop(plan.steps, tiles=m.chip.tiles), m.holding(received + gradient_bytes):
-        for name, vertex, cycles, moved in loops:
+        for (name, vertex), (cycles, moved) in zip(_CTC_LOOPS, plan.loops, strict=True):
             # Columns are handed on by copies of their own, before the vertices.
             m.copy(f"{name}, hand on columns", moved or OFFSET_BYTES)
             m.emit(name, vertex, cycles)

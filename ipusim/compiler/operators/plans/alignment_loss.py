@@ -31,8 +31,8 @@ _EXCHANGE_CYCLES, _SYNC_CYCLES = 100, 90
 class CtcPlan:
     """A split of a CTC loss into parts of batch, time and labels.
 
-    The last blank may lie on tiles of its own (`blank_apart`). Cycles and received bytes are those
-    of a step of the first and of the second loop, each of which has so many steps.
+    The last blank may lie on tiles of its own (`blank_apart`). Each of the two `loops` has so many
+    `steps`, of so many cycles and received bytes.
     """
 
     batch: int
@@ -40,10 +40,7 @@ class CtcPlan:
     label: int
     blank_apart: bool
     steps: int
-    follow_cycles: int
-    gradient_cycles: int
-    exchange_bytes: int
-    gradient_exchange_bytes: int
+    loops: tuple[tuple[int, int], tuple[int, int]]
 
     @property
     def tiles(self) -> int:
@@ -51,15 +48,14 @@ class CtcPlan:
         return self.batch * self.time * (self.label + self.blank_apart)
 
 
-def follow_cycles(labels: int, *, extra_blank: bool) -> int:
-    """Return one worker's cycles for one step of `labels` labels with a blank each."""
-    return (2 * 4 + 2) * labels + _LOG_CYCLES * (2 * labels + extra_blank)
+def step_cycles(labels: int, *, extra_blank: bool) -> tuple[int, int]:
+    """Return one worker's cycles for one step of `labels` labels with a blank each.
 
-
-def gradient_cycles(labels: int, *, extra_blank: bool) -> int:
-    """Return one worker's cycles for one step that also computes the gradient."""
-    more = 2 * 3 * labels + _LOG_CYCLES * (2 * labels + extra_blank)
-    return follow_cycles(labels, extra_blank=extra_blank) + more
+    Both loops follow the alignments; the second computes the gradient as well.
+    """
+    logarithms = _LOG_CYCLES * (2 * labels + extra_blank)
+    follow = (2 * 4 + 2) * labels + logarithms
+    return follow, follow + 2 * 3 * labels + logarithms
 
 
 @lru_cache(maxsize=256)
@@ -89,6 +85,7 @@ def _plan(op: AlignmentLoss, parts: tuple[int, int, int], blank_apart: bool, chi
     part = ceil_div(op.labels, label)
     extra_blank = op.labels % label == 0 and not blank_apart
     rounds = ceil_div(ceil_div(op.batch, batch), chip.workers) * chip.workers
+    follow, gradient = step_cycles(part, extra_blank=extra_blank)
     moved = (part if time > 2 else 0) + 2 * (label > 1) + 2 * (label > 1 and time > 2)
     return CtcPlan(
         batch=batch,
@@ -96,18 +93,17 @@ def _plan(op: AlignmentLoss, parts: tuple[int, int, int], blank_apart: bool, chi
         label=label,
         blank_apart=blank_apart,
         steps=loop,
-        follow_cycles=rounds * follow_cycles(part, extra_blank=extra_blank),
-        gradient_cycles=rounds * gradient_cycles(part, extra_blank=extra_blank),
-        exchange_bytes=moved * PARTIAL_BYTES,
-        gradient_exchange_bytes=(2 + 4 * part) * PARTIAL_BYTES,
+        loops=(
+            (rounds * follow, moved * PARTIAL_BYTES),
+            (rounds * gradient, (2 + 4 * part) * PARTIAL_BYTES),
+        ),
     )
 
 
 def _cycles(plan: CtcPlan, chip: Chip) -> int:
-    moved = plan.exchange_bytes + plan.gradient_exchange_bytes
+    cycles, moved = map(sum, zip(*plan.loops, strict=True))
     fixed = 2 * (_EXCHANGE_CYCLES + _SYNC_CYCLES)
-    exchange = moved // chip.exchange_bytes_per_cycle
-    return plan.steps * (plan.follow_cycles + plan.gradient_cycles + exchange + fixed)
+    return plan.steps * (cycles + moved // chip.exchange_bytes_per_cycle + fixed)
 
 
 def _bytes(plan: CtcPlan, op: AlignmentLoss, dtype_bytes: int) -> int:
