@@ -35,8 +35,6 @@ from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.conv import ERA_3_3
 from ipusim.machine import Chip
 
-__all__ = ["ConvPass", "Plan", "PlannerRules", "forget_plans", "plan"]
-
 _REMEMBERED = 65536
 """Plans that are kept, at most; then all are dropped."""
 _AT_ONCE = 4

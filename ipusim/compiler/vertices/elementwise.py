@@ -55,8 +55,8 @@ def loop_cycles(tile: Tile, vertex: str, function: str, elements: int, dtype: st
     UnaryOp2D and BinaryOp2D of several regions, and Select.
     """
     cycles, per_loop = loop_of(tile, vertex, function, dtype)
-    start, supervisor = tables.AROUND[tile.version][vertex][dtype]
-    start += tables.LONGER_STARTS.get((vertex, function, tile.version), 0)
+    around = tables.AROUND[tile.version]
+    start, supervisor = around.get(f"{vertex} {function}", around[vertex])[dtype]
     per_worker = tile.per_worker(elements)
     if not supervisor:
         width = tile.width(dtype)

@@ -51,16 +51,15 @@ SUPERVISOR_CYCLES = {"2020-01": 200, "2021-03": 11, "2021-11": 11}
 """What the supervisor takes to run a vertex of all workers."""
 
 AROUND = LOOPS.pop("around")
-"""Cycles of every worker before its loop, and of the supervisor: ``worker/supervisor``."""
+"""Cycles of every worker before its loop, and of the supervisor: ``worker/supervisor``.
+
+By vertex, and by vertex and function where that differs."""
 
 AROUND_VECTOR = LOOPS.pop("around a vector")
 """The same of vertices that repeat a vector, by function; then cycles of a worker of the vertex for
 several regions, once and for each: ``worker/supervisor/once/per region``.
 
 A product of later versions takes a common prologue of 24 besides the 19 of the path for halves."""
-
-LONGER_STARTS = {("UnaryOp1D", "exp", version): 16 for version in ("2021-03", "2021-11")}
-"""Cycles that a worker takes before its loop beyond those."""
 
 NON_LINEARITY = LOOPS.pop("non-linearity")
 """Cycles of the operation alone in the pipelined vertices, ``single/per vector``. The loop of
