@@ -10,6 +10,7 @@ from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.operators.products.orders import _begins_outside
+from ipusim.compiler.program import LoweredOp, Superstep
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.tiles import Runs, Tile, piece_copy_cycles, rearranged_copy_cycles
 from ipusim.compiler.vertices.elementwise import (
@@ -34,20 +35,13 @@ def pointwise(**changes) -> Conv:
     return conv(kernel=(1, 1), **windows.NO_PADDING, **changes)
 
 
-def lowered(graph):
-    return lower(graph.validate(), CHIP, STACK, host_dtype=None)
+def lowered(graph, stack=STACK) -> dict[str, LoweredOp]:
+    program = lower(graph.validate(), CHIP, stack, host_dtype=None)
+    return {op.name: op for op in program.ops}
 
 
-def steps(graph) -> dict[str, dict[str, object]]:
-    return {op.name: {step.name: step for step in op.steps} for op in lowered(graph).ops}
-
-
-def transforms(graph) -> dict[str, str]:
-    return {op.name: op.transform for op in lowered(graph).ops}
-
-
-def plans(graph) -> dict[str, str]:
-    return {op.name: op.plan for op in lowered(graph).ops}
+def steps(graph) -> dict[str, dict[str, Superstep]]:
+    return {name: {step.name: step for step in op.steps} for name, op in lowered(graph).items()}
 
 
 def test_kinds_of_passes():
@@ -97,7 +91,7 @@ def test_samples_of_a_window_are_blocks_of_their_own():
     # The plan's group of 16 holds four samples and four positions, which are together only once
     # windows are copied: blocks have the four samples.
     graph = training_graph(conv(batch=4, in_channels=256, out_channels=512))
-    assert "1x16x16" in plans(graph)["forward.weight_gradient"]
+    assert "1x16x16" in lowered(graph)["forward.weight_gradient"].plan
     blocks = [regrouping(4 * size * 28 * 28, 16, 4, "float16", CHIP) for size in (256, 512)]
     turned = steps(graph)["forward.weight_gradient"]["transpose activations and gradients"]
     assert turned.exchange_bytes == sum(each.received for each in blocks)
@@ -112,8 +106,7 @@ def test_windows_are_copied_piece_by_piece(channels, transform, in_windows):
     graph = training_graph(conv(in_channels=channels[0], out_channels=channels[1]))
 
     def update(stack):
-        program = lower(graph.validate(), CHIP, stack, host_dtype=None)
-        return next(op for op in program.ops if op.name == "forward.weight_gradient")
+        return lowered(graph, stack)["forward.weight_gradient"]
 
     found, otherwise = update(STACK), update(replace(STACK, copies_windows=False))
     assert found.transform == transform
@@ -127,8 +120,8 @@ def test_windows_are_copied_piece_by_piece(channels, transform, in_windows):
 
 def flattened(**changes):
     """Return the first supersteps of a weight gradient of four samples, and over how many tiles."""
-    program = lowered(training_graph(conv(batch=4, field=(56, 56), **changes)))
-    update = next(op for op in program.ops if op.name == "forward.weight_gradient")
+    graph = training_graph(conv(batch=4, field=(56, 56), **changes))
+    update = lowered(graph)["forward.weight_gradient"]
     return update.transform, update.steps[:2], update.tiles
 
 
@@ -170,8 +163,7 @@ def test_where_the_first_window_begins():
 def test_serial_parts_turn_their_own_slice():
     layer = MatMul(m=512, k=4096, n=8192, weights_operand=True)
     stack = replace(STACK, available_memory_proportion=0.1)
-    program = lower(training_graph(layer).validate(), CHIP, stack, host_dtype=None)
-    (update,) = (op for op in program.ops if op.name == "forward.weight_gradient")
+    update = lowered(training_graph(layer), stack)["forward.weight_gradient"]
     assert update.plan.endswith("os8")
     (turned,) = (step for step in update.steps if step.name.startswith("transpose"))
     assert turned.repeats == 8
@@ -297,7 +289,7 @@ def test_a_pointwise_weight_gradient_turns_blocks_of_its_own_group():
 )
 def test_a_gradient_is_turned_where_weights_take_it(layer, swap):
     graph = training_graph(layer)
-    assert ("swap" in transforms(graph)["forward.weight_gradient"]) == swap
+    assert ("swap" in lowered(graph)["forward.weight_gradient"].transform) == swap
     found = steps(graph)
     assert "rearrange output" not in found["forward.weight_gradient"]
     *before, added = found["add"].values()
@@ -312,11 +304,11 @@ def test_a_gradient_is_turned_where_weights_take_it(layer, swap):
 
 
 def test_groups_of_one_channel_sit_together_in_weights_and_gradients():
-    found = lowered(training_graph(conv(in_channels=144, out_channels=144, groups=144)))
-    plans = {op.name: op.plan for op in found.ops if op.plan}
+    graph = training_graph(conv(in_channels=144, out_channels=144, groups=144))
+    found = lowered(graph).values()
     # Each pass has four groups of convolutions together.
-    assert all(" 4x1x1 " in plan for plan in plans.values())
-    moved = {step.name: step for op in found.ops for step in op.steps}
+    assert all(" 4x1x1 " in op.plan for op in found if op.plan)
+    moved = {step.name: step for op in found for step in op.steps}
     assert "regroup gradient" not in moved
     added = moved["scaled add"]
     copies = rearranged_copy_cycles(added.exchange_bytes, 4 * 2, CHIP)
@@ -327,8 +319,8 @@ def test_groups_of_one_channel_sit_together_in_weights_and_gradients():
 def test_without_what_was_adopted_turned_pieces_lie_where_they_arrive():
     layer = MatMul(m=128, k=3072, n=768, weights_operand=True)
     stack = replace(STACK, operands_in_order=False)
-    program = lower(training_graph(layer), CHIP, stack, host_dtype=None)
-    found = {step.name: step for op in program.ops for step in op.steps}
+    ops = lowered(training_graph(layer), stack).values()
+    found = {step.name: step for op in ops for step in op.steps}
     assert found["turn weights"].copy_cycles == found["scaled add"].copy_cycles == 0
 
 
@@ -342,8 +334,7 @@ def test_an_accumulator_lies_like_its_gradient():
 
 def test_zeros_go_through_the_output_of_a_strided_pointwise_gradient():
     graph = training_graph(pointwise(stride=(2, 2)))
-    program = lower(graph.validate(), CHIP, STACK, host_dtype=None)
-    strided = next(op for op in program.ops if op.name == "forward.data_gradient")
+    strided = lowered(graph)["forward.data_gradient"]
     (spread,) = (step for step in strided.steps if step.name == "spread output")
     # The whole input, in groups of channels, at five quarters of what eight bytes take.
     tile_bytes = 2 * 4 * 128 * 28 * 28 / strided.tiles
@@ -396,8 +387,7 @@ def test_slic_holds_one_block_of_partials_more(groups, blocks):
 
 def test_inference_knows_no_gradient():
     product = MatMul(m=128, k=768, n=768, weights_operand=True)
-    forward = lower(forward_graph(product), CHIP, STACK, host_dtype=None)
-    assert [op.name for op in forward.ops] == ["forward"]
+    assert [*lowered(forward_graph(product))] == ["forward"]
     training = steps(training_graph(product))
     assert {"transpose weights", "turn weights"} <= set(training["forward.data_gradient"])
 
@@ -475,12 +465,7 @@ def test_a_mask_is_laid_out_like_the_scores(heads, tokens, stack, laid_out):
     g = GraphBuilder("attention")
     scores, mask = attention_scores(g, heads, tokens), g.input("mask_input", (1, 1, tokens, tokens))
     graph = g.finish(g.elementwise("mask", "add", scores, mask)).with_precision("16.16")
-    (op,) = (
-        op
-        for op in lower(graph.validate(), CHIP, load_stack(stack), host_dtype=None).ops
-        if op.name == "mask"
-    )
-    *before, add = op.steps
+    *before, add = lowered(graph, load_stack(stack))["mask"].steps
     assert [step.name for step in before] == ["lay out operand"] * laid_out
     moved = before[0] if laid_out else add
     share = (tokens if laid_out else 2 * heads * tokens) * tokens / CHIP.tiles
@@ -497,8 +482,7 @@ def test_an_operand_with_other_neighbours_is_regrouped(stack, regrouped):
     made = g.linear("fc", x, 256, bias=False)
     spread = g.copy("spread", g.linear("other", x, 256, bias=False))
     graph = g.finish(g.elementwise("add", "add", made, spread)).with_precision("16.16")
-    steps = lower(graph.validate(), CHIP, load_stack(stack), host_dtype=None).ops[-1].steps
-    *before, add = steps
+    *before, add = lowered(graph, load_stack(stack))["add"].steps
     assert [step.name for step in before] == ["regroup operand"] * regrouped
     assert add.exchange_bytes > 0
     pieces = rearranged_copy_cycles(add.exchange_bytes, 2, CHIP)
@@ -511,7 +495,7 @@ def test_a_product_brings_activations_of_another_operation_into_its_order():
         x = g.input("x", (rows, 256))
         x = g.linear("before", x, columns) if made else x
         graph = g.finish(g.linear("fc", x, 1024)).with_precision("16.16")
-        assert {op.transform for op in lowered(graph).ops if op.plan} == {"none"}
+        assert {op.transform for op in lowered(graph).values() if op.plan} == {"none"}
         return steps(graph)["fc"]
 
     own, made = layer(512, made=False), layer(512, made=True)
@@ -537,7 +521,7 @@ def test_a_plan_that_swaps_the_operands_back_has_a_as_its_input():
         a = g.linear("before", a, 768) if "A" in made else a
         b = g.linear("before", b, 768) if "B" in made else b
         graph = g.finish(g.matmul("product", a, b)).with_precision("16.16")
-        assert "swap" in {op.name: op.transform for op in lowered(graph).ops}["product"]
+        assert "swap" in lowered(graph)["product"].transform
         return steps(graph)["product"]
 
     # Parts of A are wanted by 48 tiles each, those of B, which lie by rows, by five.
@@ -550,7 +534,7 @@ def test_columns_sit_together_in_what_a_swapped_product_made():
         g = GraphBuilder("layers")
         x = g.linear("before", g.input("x", (788, made)), 768)
         graph = g.finish(g.linear("fc", x, 768)).with_precision("16.16")
-        found = {op.name: op for op in lowered(graph).ops}
+        found = lowered(graph)
         swap = "swap" in found["before"].transform
         (moved,) = (step for step in found["fc"].steps if step.name.endswith(" A"))
         size = moved.exchange_bytes
@@ -566,7 +550,7 @@ def test_only_the_last_of_groups_that_are_not_whole_moves_one_by_one():
     g = GraphBuilder("layers")
     x = g.linear("before", g.input("x", (404, 32)), 204)
     graph = g.finish(g.linear("fc", x, 768)).with_precision("16.16")
-    found = {op.name: op for op in lowered(graph).ops}
+    found = lowered(graph)
     assert ("swap" in found["before"].transform, found["before"].grouping) == (True, 8)
     (moved,) = (step for step in found["fc"].steps if step.name == "rearrange A")
     # Of 26 groups of eight columns the last has four.
@@ -612,9 +596,8 @@ def test_groups_that_are_found():
 
 
 def planned(op, **changes):
-    graph = forward_graph(op).validate()
-    program = lower(graph, CHIP, replace(load_stack("sdk-2.4"), **changes), host_dtype=None)
-    (found,) = (one for one in program.ops if one.plan)
+    ops = lowered(forward_graph(op), replace(load_stack("sdk-2.4"), **changes))
+    (found,) = (one for one in ops.values() if one.plan)
     return found
 
 
@@ -667,7 +650,7 @@ def test_positions_that_sit_together_are_turned_for_a_convolution():
         g = GraphBuilder("convolutions")
         x = g.conv("first", g.input("x", (1, 64, 32, 32)), before, 1)
         graph = g.finish(g.conv("second", x, 64, 1)).with_precision("16.16")
-        found = {op.name: op for op in lower(graph.validate(), CHIP, STACK, host_dtype=None).ops}
+        found = lowered(graph)
         return found["first"].transform, {step.name: step for step in found["second"].steps}
 
     transform, after_swap = second(810)
@@ -692,8 +675,7 @@ def test_values_of_attention_lie_in_the_order_of_their_product():
 @pytest.mark.parametrize(("precision", "joint"), [("32.32", True), ("16.16", False)])
 def test_weights_take_a_gradient_of_a_joint_plan_where_it_lies(precision, joint):
     layer = MatMul(m=8, k=1000, n=1000, weights_operand=True)
-    program = lower(training_graph(layer, precision).validate(), CHIP, STACK, host_dtype=None)
-    found = {op.name: op for op in program.ops}
+    found = lowered(training_graph(layer, precision))
     assert (found["forward.weight_gradient"].transform == "joint") == joint
     (added,) = found["add"].steps
     assert (added.exchange_bytes == 0) == joint
