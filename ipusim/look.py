@@ -38,15 +38,6 @@ PHASES: dict[str, dict[str, str]] = {
 
 
 @contextmanager
-def figure_style() -> Iterator[None]:
-    """Draw in the workbook's style, whatever style the caller has set."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rc_file(TEMPLATES / "figures.mplstyle", use_default_template=False)
-        yield
-
-
-@contextmanager
 def sheet(
     width: float,
     height: float,
@@ -60,11 +51,14 @@ def sheet(
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """Open a figure of panels in the workbook's style, closed with one legend for all of them.
 
+    Whatever style the caller has set is neither used nor changed.
     Width and height are in inches; `legend` is how many entries stand side by side (all by default,
     0 for no legend), `last` how the labels begin that stand behind all others, `places` where
     panels stand that are drawings without axes. Yields the figure and its panels, line by line.
     """
-    with figure_style():
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rc_file(TEMPLATES / "figures.mplstyle", use_default_template=False)
         figure = Figure(figsize=(width, height), layout="none" if places else None)
         axes = [figure.add_axes(place) for place in places]
         for axis in axes:

@@ -62,10 +62,6 @@ def load_answers(study: str) -> dict[str, Answer]:
     return {answer.claim_id: answer for answer in read(Answer, FILE, table=study)}
 
 
-def _notebooks() -> dict[str, str]:
-    return {study: spec["notebook"] for study, spec in load_specs().items()}
-
-
 def _of_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the lines of the tables' rows."""
     rows = rows_by_id()
@@ -73,7 +69,6 @@ def _of_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
         kind=frame["table"],
         what=frame["label"] + ", " + frame["metric"].str.replace("_", " "),
         printed=[rows[row_id].printed for row_id in frame["row_id"]],
-        where=frame["study"].map(_notebooks()),
         answer=frame["status"].map({NOT_MODELLED: OPEN}).fillna(PREDICTED),
     )
     return lines.to_dict("records")
@@ -89,7 +84,6 @@ def _of_hardware() -> list[dict[str, Any]]:
         kind="hardware",
         what=frame["component"] + ", " + frame["attribute"],
         printed=frame["published"],
-        where=_notebooks()["argonne"],
         answer=derived.mask(taken, TAKEN_OVER),
         verdict=frame["verdict"].mask(taken, ""),
     )
@@ -168,7 +162,6 @@ def _of_claims(study: str, known: dict[str, Any]) -> list[dict]:
                 "what": ", ".join(words),
                 "printed": claim["value"],
                 "unit": claim.get("unit", ""),
-                "where": _notebooks()[study],
                 **answered,
             }
         )
@@ -185,4 +178,6 @@ def coverage(frame: pd.DataFrame) -> pd.DataFrame:
     lines += _of_hardware()
     for study in CLAIM_FILES:
         lines += _of_claims(study, known)
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    notebooks = {study: spec["notebook"] for study, spec in load_specs().items()}
+    found = pd.DataFrame(lines)
+    return found.assign(where=found["study"].map(notebooks))[list(COLUMNS)]

@@ -227,17 +227,15 @@ def _stack(
     places, ends = np.arange(len(names)), np.zeros(len(names))
     for name in order:
         look = {start: ends, thick: width, "linewidth": edge_width, "edgecolor": "white"}
-        draw(places, table[name], label=name, **look, **looks[name])
+        bars = draw(places, table[name], label=name, **look, **looks[name])
         ends = ends + table[name].to_numpy()
+        if named:
+            texts = [f"{size:.0f}" if size >= named else "" for size in table[name]]
+            axis.bar_label(bars, texts, label_type="center", fontsize=9)
     charts.name_places(axis, names, vertical=flat)
     if total:
         axis.margins(y=0.1)
-        for place, whole in enumerate(ends):
-            axis.text(place, whole, total.format(whole), ha="center", va="bottom", fontsize=8.5)
-    for bar in axis.patches if named else ():
-        if bar.get_width() >= named:
-            place = (bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2)
-            axis.text(*place, f"{bar.get_width():.0f}", ha="center", va="center", fontsize=9)
+        axis.bar_label(bars, [total.format(whole) for whole in ends], fontsize=8.5)
 
 
 def _image(
