@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import MISFITS, WorkloadError
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.shapes import by_names
+from ipusim.workload.onnx.shapes import REDUCTIONS, by_names
 
 
 def reason(error: Exception) -> str:
@@ -39,10 +39,10 @@ def evaluated(node: Node, opset: int, given: Mapping[str, Any], label: str) -> l
 
 def _by_reference(node: Node, opset: int, given: dict[str, Any]) -> list[Any]:
     """Evaluate a model of one node: operators that are functions of its types need them."""
-    since, attributes = _AS_INPUTS.get(node.op_type, (0, ()))
-    if len(node.input) > 1 and attributes:
-        kept = {name: value for name, value in node.given.items() if name not in attributes}
-        node, opset = replace(node, given=kept), max(opset, since)
+    if len(node.input) > 1 and node.op_type in _AS_INPUTS:
+        schema = onnx.defs.get_schema(node.op_type)
+        kept = {name: value for name, value in node.given.items() if name in schema.attributes}
+        node, opset = replace(node, given=kept), max(opset, schema.since_version)
     until, newest = _FORMS.get(node.op_type, (0, None))
     nodes = (newest(node, given) if opset < until else None) or [node]
     graph = helper.make_graph(
@@ -219,19 +219,8 @@ def _support_vectors(node: Node, given: dict[str, Any]) -> None:
 _ONE_PAIR = 2
 """Classes between which one probability decides."""
 
-_AS_INPUTS: dict[str, tuple[int, tuple[str, ...]]] = by_names(
-    {
-        "Slice": (10, ("starts", "ends", "axes", "steps")),
-        "TopK": (10, ("k",)),
-        "Clip": (11, ("min", "max")),
-        "Pad": (11, ("pads", "value")),
-        "Split": (13, ("split",)),
-        "Squeeze Unsqueeze ReduceSum": (13, ("axes",)),
-        "ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare "
-        "ReduceLogSum ReduceLogSumExp": (18, ("axes",)),
-    }
-)
-"""Since which operator set attributes are inputs; files and recipes have these before, too."""
+_AS_INPUTS = ("Slice", "TopK", "Clip", "Pad", "Split", "Squeeze", "Unsqueeze", *REDUCTIONS.split())
+"""Operators whose attributes became inputs; files and recipes have these before, too, or both."""
 
 _FORMS: dict[str, tuple[float, Callable[..., list[Node] | None]]] = by_names(
     {

@@ -20,7 +20,7 @@ from ipusim.workload.onnx.context import DTYPES, ImportContext
 from ipusim.workload.onnx.nodes import Node
 
 _PROTO = onnx.TensorProto
-BOOL, INT64, FLOAT, INT32 = _PROTO.BOOL, _PROTO.INT64, _PROTO.FLOAT, _PROTO.INT32
+BOOL, INT64, FLOAT = _PROTO.BOOL, _PROTO.INT64, _PROTO.FLOAT
 
 Shape = tuple[int, ...]
 Results = list[tuple[Shape, int]]
