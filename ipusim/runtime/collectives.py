@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
-from operator import add
-from typing import NamedTuple
 
 from ipusim.machine.interconnect import Ring, replica_rings
 from ipusim.machine.system import System
@@ -15,17 +13,14 @@ from ipusim.machine.system import System
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """Cost of one or more collectives that run one after the other.
+    """Cost of one or more collectives that run one after the other, or of a pass of one.
 
-    `bytes` are what the chip which holds a tensor sends, over all tensors, `transfer_s` the seconds
-    that links carry data, `each_latency_s` those of syncs and empty links in each of the
-    repetitions; `paid` is how often a repetition pays the fitted latency.
+    `transfer_s` are the seconds that links carry data, `each_latency_s` those of syncs and empty
+    links in each of the repetitions; `paid` is how often a repetition pays the fitted latency.
     """
 
-    collectives: int
-    bytes: int
-    transfer_s: float
-    each_latency_s: float
+    transfer_s: float = 0.0
+    each_latency_s: float = 0.0
     repeats: int = 1
     paid: int = 0
 
@@ -39,20 +34,10 @@ class Collective:
         return self.transfer_s + self.repeats * (self.each_latency_s + self.paid * latency_s)
 
 
-NOTHING = Collective(collectives=0, bytes=0, transfer_s=0.0, each_latency_s=0.0)
+NOTHING = Collective()
 """What a single replica needs."""
 
-
-class _Pass(NamedTuple):
-    """One pass round the rings: bytes sent, seconds of data and of latency, hops of its syncs."""
-
-    bytes: int = 0
-    transfer_s: float = 0.0
-    latency_s: float = 0.0
-    sync_hops: int = 0
-
-
-Way = Callable[[Ring, int], tuple[_Pass, int]]
+Way = Callable[[Ring, int], tuple[Collective, int]]
 """What bytes cost round one ring, and how many of them the next ring sees."""
 
 
@@ -73,51 +58,57 @@ def merged_sizes(tensor_bytes: Sequence[int], merge_bytes: int | None) -> tuple[
     return tuple(buffers)
 
 
-def _ring_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
+def _ring_pass(ring: Ring, size: int) -> tuple[Collective, int]:
     """Cost of reducing or gathering `size` bytes round one ring, and the bytes left per member."""
     # Two ways, the quicker is taken, as the library does (poplibs
     # lib/popops/ReplicatedCollectives.cpp, tag 1.0.136): halves of each fragment go round in both
     # directions, members - 1 steps; or whole fragments go half way round and meet, fewer steps with
     # more data each. Either way a member sends members - 1 fragments.
     fragment = -(-size // ring.members)
-    sent = (ring.members - 1) * fragment
     steps = ring.members - 1
     around = fragment if ring.directions == 1 else -(-fragment // 2)
-    ways = [_steps(ring, sent, steps, steps * around)]
+    ways = [_steps(ring, steps, steps * around)]
     if ring.directions == 2:
         half = ring.members // 2
-        ways.append(_steps(ring, sent, half, half * fragment))
-    return min(ways, key=lambda way: way.transfer_s + way.latency_s), fragment
+        ways.append(_steps(ring, half, half * fragment))
+    return min(ways, key=lambda way: way.at(0.0)), fragment
 
 
-def _steps(ring: Ring, sent: int, steps: int, carried: float) -> _Pass:
+def _steps(ring: Ring, steps: int, carried: float) -> Collective:
     """Cost of so many steps in which a link carries so many bytes in all."""
-    return _Pass(
-        bytes=sent,
+    return Collective(
         transfer_s=carried / ring.bytes_per_s,
-        latency_s=steps * ring.step_latency_s,
-        sync_hops=steps * ring.sync_hops,
+        each_latency_s=steps * ring.step_latency_s,
+        # Each step's sync pays the fitted latency for each hop between machines.
+        paid=steps * ring.sync_hops,
     )
 
 
-def _scatter_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
+def _scatter_pass(ring: Ring, size: int) -> tuple[Collective, int]:
     """Cost of an all-to-all of `size` bytes round one ring; outer rings see all of them too."""
     n = ring.members
     distances = [min(d, n - d) if ring.directions == 2 else d for d in range(1, n)]
     carried = sum(distances) * -(-size // n) / ring.directions
-    sent = (n - 1) * -(-size // n)
-    return _steps(ring, sent, max(distances), carried), size
+    return _steps(ring, max(distances), carried), size
 
 
-def _one_pass(rings: Sequence[Ring], size: int, way: Way) -> _Pass:
+def _one_pass(rings: Sequence[Ring], size: int, way: Way) -> Collective:
     """Pass `size` bytes round every ring; of a reduce-scatter the next sees the fragment only."""
     # An all-gather costs the same: the order of the rings and of the steps is reversed.
-    total = _Pass()
+    parts = []
     for ring in rings:
-        one, size = way(ring, size)
-        # One by one: what `sum` makes of floats depends on the version of Python.
-        total = _Pass(*map(add, total, one))
-    return total
+        part, size = way(ring, size)
+        parts.append(part)
+    return _in_turn(parts)
+
+
+def _in_turn(parts: Sequence[Collective], passes: int = 1) -> Collective:
+    """Add up what runs one after the other, in so many passes."""
+    return Collective(
+        transfer_s=passes * fsum(one.transfer_s for one in parts),
+        each_latency_s=passes * fsum(one.each_latency_s for one in parts),
+        paid=passes * sum(one.paid for one in parts),
+    )
 
 
 def _run(
@@ -134,15 +125,7 @@ def _run(
     if not rings or not sizes:
         return NOTHING
     known = {size: _one_pass(rings, size, way) for size in set(sizes)}
-    each = [known[size] for size in sizes]
-    return Collective(
-        collectives=len(sizes),
-        bytes=passes * sum(one.bytes for one in each),
-        transfer_s=passes * fsum(one.transfer_s for one in each),
-        each_latency_s=passes * fsum(one.latency_s for one in each),
-        # Each step's sync pays the fitted latency for each hop between machines.
-        paid=passes * sum(one.sync_hops for one in each),
-    )
+    return _in_turn([known[size] for size in sizes], passes)
 
 
 def all_reduce(
@@ -186,12 +169,6 @@ def cross_ipu_reductions(
 ) -> Collective:
     """Return the cost of small all-reduces over neighbouring replicas (distributed batch norm)."""
     one = all_reduce(system, span, ipus_per_replica, [bytes_each])
-    return replace(
-        one,
-        collectives=count * one.collectives,
-        bytes=count * one.bytes,
-        transfer_s=count * one.transfer_s,
-        # One after the other, each pays the fitted latency once.
-        repeats=count,
-        paid=one.collectives,
-    )
+    # One after the other, each pays the fitted latency once.
+    paid = int(one != NOTHING)
+    return replace(one, transfer_s=count * one.transfer_s, repeats=count, paid=paid)

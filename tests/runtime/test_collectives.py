@@ -34,13 +34,11 @@ tensors = st.lists(st.integers(0, 10**9), min_size=1, max_size=8)
 
 def test_a_pair_exchanges_halves_over_its_own_links():
     found = all_reduce(M2000, 2, 1, [10**9])
-    assert found.bytes == 10**9
     assert found.transfer_s == pytest.approx(2 * 0.5e9 / (6 * LINK))
 
 
 def test_four_chips_go_round_both_ways_over_the_rails():
     found = all_reduce(M2000, 4, 1, [10**9])
-    assert found.bytes == 2 * 3 * 10**9 // 4
     assert found.transfer_s == pytest.approx(2 * 3 * 0.125e9 / (2 * LINK))
 
 
@@ -63,7 +61,6 @@ def test_racks_add_a_second_ring_over_gateways():
     gateway_s = 2 * 3 * (shard // 4) / (2 * GW_LINK / 4)
     assert both.transfer_s - inner.transfer_s == pytest.approx(gateway_s)
     assert both.each_latency_s - inner.each_latency_s == pytest.approx(2 * 3 * (2e-6 + 2e-6))
-    assert both.bytes == 2 * size * 255 // 256
 
 
 def test_replicas_of_several_chips_use_a_closed_ring_only_on_a_full_torus():
@@ -80,7 +77,6 @@ def test_replicas_of_several_chips_use_a_closed_ring_only_on_a_full_torus():
 def test_every_replica_gets_its_part_of_every_tensor():
     """1 MB each on a ring of four, both ways: hops of 1, 1 and 2 carry four parts on two links."""
     found = all_to_all(M2000, 4, 1, [4 * 10**6])
-    assert found.bytes == 3 * 10**6
     assert found.transfer_s == pytest.approx(4 * 10**6 / 2 / (2 * LINK))
     step = M2000.chip.seconds(M2000.chip.global_sync_cycles) + M2000.ipu_link.latency_s
     assert found.each_latency_s == pytest.approx(2 * step)
@@ -94,35 +90,41 @@ def test_a_buffer_may_be_exactly_full():
 def test_reduce_scatter_and_all_gather_make_an_all_reduce(scale, sizes, calibrated):
     whole = all_reduce(*scale, sizes)
     halves = reduce_scatter(*scale, sizes), all_gather(*scale, sizes)
-    assert whole.bytes == sum(half.bytes for half in halves)
     assert whole.at(calibrated) == pytest.approx(sum(half.at(calibrated) for half in halves))
-    assert whole.collectives == halves[0].collectives == halves[1].collectives
+    assert whole.latencies == sum(half.latencies for half in halves)
 
 
 @given(scales, tensors)
-def test_bytes_are_those_of_a_ring(scale, sizes):
-    replicas = scale[1]
-    least = sum(2 * (replicas - 1) / replicas * size for size in sizes)
-    sent = all_reduce(*scale, sizes).bytes
-    assert least - 1e-3 <= sent <= least + 4 * replicas * len(sizes)
+def test_links_carry_the_bytes_of_a_ring(scale, sizes):
+    """At least; where whole fragments meet half way links carry more, to be sooner done."""
+    found, least, most = all_reduce(*scale, sizes), 0.0, 0.0
+    for size in filter(None, sizes):
+        for ring in replica_rings(*scale):
+            steps = 2 * (ring.members - 1)
+            carried_s = steps / ring.members * size / (ring.directions * ring.bytes_per_s)
+            least += carried_s
+            # Fragments, and halves of them, are whole bytes.
+            most += carried_s + steps * (ring.step_latency_s + 2 / ring.bytes_per_s)
+            size /= ring.members
+    assert found.transfer_s >= least * (1 - 1e-9)
+    assert found.at(0.0) <= most * (1 + 1e-9)
 
 
 @given(scales, st.integers(0, 10**9), st.integers(0, 10**6))
 def test_more_bytes_never_take_less_time(scale, size, more):
     first, second = all_reduce(*scale, [size]), all_reduce(*scale, [size + more])
     assert second.at(0.0) >= first.at(0.0) - 1e-15
-    assert second.bytes >= first.bytes
 
 
 @given(scales, tensors, st.integers(1, 10**9))
-def test_merging_saves_latency_and_keeps_bytes(scale, sizes, merge):
-    apart, joined = all_reduce(*scale, sizes), all_reduce(*scale, merged_sizes(sizes, merge))
-    assert joined.collectives <= apart.collectives
+def test_merging_saves_latency(scale, sizes, merge):
+    buffers = merged_sizes(sizes, merge)
+    apart, joined = all_reduce(*scale, sizes), all_reduce(*scale, buffers)
+    assert len(buffers) <= sum(map(bool, sizes))
     assert (
         joined.each_latency_s <= apart.each_latency_s + 1e-12
         or joined.at(0.0) <= apart.at(0.0) + 1e-12
     )
-    assert abs(joined.bytes - apart.bytes) <= 4 * scale[1] * len(sizes)
 
 
 @settings(max_examples=50)
@@ -161,7 +163,7 @@ def test_batch_norm_reductions_are_latency():
     assert found.at(0.0) == pytest.approx(142 * one.at(0.0))
     assert found.repeats * found.each_latency_s > 100 * found.transfer_s
     assert found.at(4e-6) - found.at(0.0) == pytest.approx(142 * 4e-6)
-    assert (found.collectives, found.bytes) == (142, 142 * 512)
+    assert found.latencies == 142
 
 
 def test_cost_does_not_grow_with_replicas():

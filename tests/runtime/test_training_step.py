@@ -6,6 +6,7 @@ import pytest
 
 import ipusim
 from ipusim.errors import IpuSimError
+from ipusim.machine.interconnect import replica_rings
 from ipusim.machine.system import load_system
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import graph_job, graphs
@@ -125,18 +126,25 @@ def test_who_joins_the_norms_of_sharded_weights():
 
 
 def test_chips_exchange_in_turn_unless_their_tensors_are_joined():
-    def all_reduce(framework, size, chips):
+    def found(framework, size, chips):
         options = {"ipus_per_replica": chips, "replicas": 4, "merge_gradients_bytes": size}
-        terms = run(framework=framework, gradient_accumulation=8, **options).result.terms
-        return terms.collectives["gradient all-reduce"]
+        return run(framework=framework, gradient_accumulation=8, **options)
 
+    # Two passes of three steps each, over the rails.
+    rings = {chips: replica_rings(load_system("IPU-POD16"), 4, chips)[0] for chips in (1, 2)}
+    each_s = {chips: 6 * ring.step_latency_s for chips, ring in rings.items()}
     for name, joined in (("pytorch", True), ("tensorflow", False)):
-        whole, halves = (all_reduce(name, 0, chips) for chips in (1, 2))
-        assert (halves.collectives, halves.bytes) == (whole.collectives, whole.bytes)
-        whole, halves = (all_reduce(name, 1 << 30, chips) for chips in (1, 2))
-        assert whole.collectives == 1
-        assert halves.collectives == (1 if joined else 2)
-        assert (halves.bytes < whole.bytes) == joined
+        reports = [found(name, size, chips) for size, chips in ((0, 2), (1 << 30, 2), (1 << 30, 1))]
+        apart, halves, whole = (
+            one.result.terms.collectives["gradient all-reduce"] for one in reports
+        )
+        sizes = graphs(graph_job(zoo.load("resnet18"), reports[0].config)).gradient_bytes.values()
+        assert apart.each_latency_s == pytest.approx(len(sizes) * each_s[2])
+        carried = apart.transfer_s * rings[2].bytes_per_s
+        assert carried == pytest.approx(6 / 4 * sum(sizes), rel=1e-3)
+        assert whole.each_latency_s == pytest.approx(each_s[1])
+        assert halves.each_latency_s == pytest.approx((1 if joined else 2) * each_s[2])
+        assert (halves.transfer_s < 0.99 * apart.transfer_s) == joined
 
 
 def test_the_fixed_cost_is_paid_once_per_update(report):
@@ -374,14 +382,17 @@ def test_a_sharding_domain_keeps_to_itself_all_but_the_sum_of_its_parts():
     rack = run(**options | {"system": "IPU-POD64", "replicas": 64})
     for part in ("gradient reduce-scatter", "norm all-reduce", "weight all-gather"):
         assert racks.parts_s[part] == rack.parts_s[part] < one.parts_s[part]
-    terms = [found.result.terms.collectives for found in (racks, one, rack)]
     assert "shard all-reduce" not in rack.parts_s
     assert "shard all-reduce" not in one.parts_s
-    between = terms[0]["shard all-reduce"]
-    assert between.collectives == terms[0]["gradient reduce-scatter"].collectives
+    between = racks.result.terms.collectives["shard all-reduce"]
+    trained = graphs(graph_job(zoo.load(racks.model), racks.config))
+    sharding, weights = racks.config.sharding, trained.micro_batch.tensors
+    sizes = [n for name, n in trained.gradient_bytes.items() if sharding.parts(weights[name]) > 1]
     # A 64th of each gradient goes once to the other rack, added up, and once back.
-    assert between.bytes == pytest.approx(terms[0]["gradient reduce-scatter"].bytes / 63, rel=1e-4)
-    update = graphs(graph_job(zoo.load(racks.model), racks.config)).update
+    (far,) = replica_rings(racks.config.system, 128, 1, 64)
+    assert between.each_latency_s == pytest.approx(len(sizes) * 2 * far.step_latency_s)
+    assert between.transfer_s == pytest.approx(sum(sizes) / 64 / far.bytes_per_s, rel=1e-4)
+    update = trained.update
     assert update.tensors["layer4.0.conv1.weight"].elements == 512 * 256 * 9 // 64
     with pytest.raises(IpuSimError, match="sharding_domain = 48 does not divide 128 replicas"):
         run(sharding_domain=48, **options)

@@ -46,7 +46,6 @@ def test_all_to_all_loads_a_ring_by_distance():
     size = 16 * 1_000_000
     (ring,) = replica_rings(POD, 16)
     cost = all_to_all(POD, 16, 1, [size])
-    assert cost.bytes == 15 * 1_000_000
     # Parts go 1, 2, ... 7 hops in either direction, one of them 8: 64 links, shared by directions.
     assert cost.transfer_s == pytest.approx(64 * 1_000_000 / 2 / ring.bytes_per_s)
     assert all_to_all(POD, 1, 1, [size]) == NOTHING
