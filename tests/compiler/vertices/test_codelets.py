@@ -60,10 +60,10 @@ def test_binary_vertices_by_hand(function, dtype, suffix, era, expected):
 
 
 def test_scalar_broadcast_by_hand():
-    late = scalar_cycles(Tile(MK1, "2021-11"), "add", 240)
-    early = scalar_cycles(Tile(MK1, "2020-01"), "variance_to_inv_std_dev", 240)
-    assert late == 6 * (20 + 10 * 2) + 11
-    assert early == 6 * (20 + 10 * 11) + 200
+    assert scalar_cycles(LATE, "add", 240) == 6 * (20 + 10 * 2) + 11
+    assert scalar_cycles(EARLY, "variance_to_inv_std_dev", 240) == 6 * (20 + 10 * 11) + 200
+    # 241 halves: 41 for the slowest worker, 11 vectors.
+    assert scalar_cycles(LATE, "add", 241) == 6 * (20 + 11 * 2) + 11
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,6 @@ def test_fills_by_hand(elements, dtype, era, worker):
     assert codelets.fill_cycles(Tile(MK2, era), elements, dtype) == 6 * worker
 
 
-def test_a_scalar_is_applied_by_the_slowest_worker():
-    # 241 halves: 41 for a worker, 11 vectors.
-    cycles = scalar_cycles(Tile(MK1, "2021-11"), "add", 241)
-    assert cycles == 6 * (20 + 11 * 2) + 11
-
-
 @pytest.mark.parametrize(
     ("elements", "pair", "era", "expected"),
     [
@@ -98,9 +92,15 @@ def test_a_scalar_is_applied_by_the_slowest_worker():
         (60, ("uint8", "float16"), "2020-01", 6 * (5 + 5)),
         (18, ("float32", "float16"), "2020-01", 7 + 6 * (20 + 2 + 2 + 11 + 14)),
         (66, ("float16", "float32"), "2020-01", 7 + 6 * (20 + 2 + 26 + 4 + 14)),
+        # 40 elements per worker, to halves: vectors of 4, two cycles each, two remainder tests.
+        (240, ("float32", "float16"), "2021-11", 12 + 6 * (19 + 2 * 10 + 2 + 18)),
+        # From halves: vectors of 2 limited by the store, one cycle each, one remainder test.
+        (240, ("float16", "float32"), "2021-11", 12 + 6 * (19 + 20 + 1 + 18)),
+        # CastSupervisor to half: 20 + (1 + 3) + 26 + 2 x 10
+        (240, ("float32", "float16"), "2020-01", 7 + 6 * 70),
     ],
 )
-def test_casts_of_few_elements(elements, pair, era, expected):
+def test_casts_by_hand(elements, pair, era, expected):
     assert codelets.cast_cycles(Tile(MK2, era), elements, *pair) == expected
 
 
@@ -116,6 +116,10 @@ def test_casts_of_few_elements(elements, pair, era, expected):
         (240, ("float16", "float32"), False, "2020-01", 231 + 6 * (16 + 16 + 14 + 4)),
         (240, ("float32", "float16"), False, "2021-11", 57 + 6 * (15 + 6 + 76 + 4)),
         (240, ("float32", "float16"), False, "2020-01", 231 + 6 * (15 + 6 + 57 + 4)),
+        # 60 vectors, 10 per worker: 15 + 6 + 9 x 3 + 4; supervisor 27 + 11 + 7 + 12.
+        (240, ("float16", "float16"), False, "2021-11", 57 + 6 * 52),
+        # Without a remainder the early supervisor costs 12 + 200 + 7 + 12.
+        (240, ("float16", "float16"), False, "2020-01", 231 + 6 * 52),
     ],
 )
 def test_scaled_adds_of_every_kind(elements, dtypes, constrained, era, expected):
@@ -124,17 +128,6 @@ def test_scaled_adds_of_every_kind(elements, dtypes, constrained, era, expected)
         Tile(MK2, era), elements, dtype, addend, constrained=constrained
     )
     assert cycles == expected
-
-
-def test_casts_by_hand():
-    # 40 elements per worker, f32 -> f16: vectors of 4, two cycles each, two remainder tests.
-    worker = 19 + 2 * 10 + 2
-    assert codelets.cast_cycles(LATE, 240, "float32", "float16") == 12 + 6 * (worker + 18)
-    # f16 -> f32: vectors of 2 limited by the store, one cycle each, one remainder test.
-    worker = 19 + 20 + 1
-    assert codelets.cast_cycles(LATE, 240, "float16", "float32") == 12 + 6 * (worker + 18)
-    # CastSupervisor to half: 20 + (1 + 3) + 26 + 2 x 10
-    assert codelets.cast_cycles(EARLY, 240, "float32", "float16") == 7 + 6 * 70
 
 
 @pytest.mark.parametrize(
@@ -168,13 +161,6 @@ def test_running_means_by_hand(elements, worker):
     # Up to two pairs for a worker there is no loop; 240 elements are 20 pairs, three of them at
     # the loop's ends; one more takes a pair of its own.
     assert codelets.running_mean_cycles(LATE, elements) == 157 + 6 * (24 + worker)
-
-
-def test_scaled_add_by_hand():
-    # 60 vectors, 10 per worker: 15 + 6 + 9 x 3 + 4; supervisor 27 + 11 + 7 + 12.
-    assert codelets.scaled_add_cycles(LATE, 240, "float16") == 57 + 6 * 52
-    # Without a remainder the early supervisor costs 12 + 200 + 7 + 12.
-    assert codelets.scaled_add_cycles(EARLY, 240, "float16") == 231 + 6 * 52
 
 
 @pytest.mark.parametrize(
@@ -236,43 +222,32 @@ def test_transposes_by_hand():
     assert codelets.transpose_cycles(3, 2, 12, "float32", MK2) == 6 * (13 + 2 * (8 + 2 * (5 + 6)))
 
 
-def test_vector_inner_by_hand():
-    # 16 channels, 12 blocks: two per worker. Add: 5 + 2 + 4 + 2 x (15 + 2) + 1 = 46.
-    assert vector_inner_cycles(EARLY, "add", 16, 12, "float16", in_place=True) == 8 + 2 + 6 * (
-        27 + 46
-    )
-    assert vector_inner_cycles(LATE, "add", 16, 12, "float16", in_place=True) == 13 + 6 * (
-        19 + 2 + 46
-    )
-    # Multiply in place: 5 + 4 + 4 x (7 + 4) = 53; pipelined into another tensor: 9 + 4 + 4 x 11.
-    assert vector_inner_cycles(EARLY, "mul", 16, 12, "float16", in_place=False) == 8 + 2 + 6 * (
-        24 + 53
-    )
-    assert vector_inner_cycles(LATE, "mul", 16, 12, "float16", in_place=False) == 13 + 6 * (
-        19 + 24 + 2 + 57
-    )
-
-
 AROUND = 13 + 6 * 19
 """Supervisor and six workers around the core of an addition of 2021-11."""
 
 
 @pytest.mark.parametrize(
-    ("function", "length", "blocks", "in_place", "expected"),
+    ("tile", "function", "length", "blocks", "in_place", "expected"),
     [
+        # 16 channels, 12 blocks: two per worker. Add: 5 + 2 + 4 + 2 x (15 + 2) + 1 = 46.
+        (EARLY, "add", 16, 12, True, 8 + 2 + 6 * (27 + 46)),
+        (LATE, "add", 16, 12, True, AROUND + 6 * (2 + 46)),
+        # Multiply in place: 5 + 4 + 4 x (7 + 4) = 53; pipelined elsewhere: 9 + 4 + 4 x 11.
+        (EARLY, "mul", 16, 12, False, 8 + 2 + 6 * (24 + 53)),
+        (LATE, "mul", 16, 12, False, AROUND + 6 * (24 + 2 + 57)),
         # Four but not eight channels, five blocks: 9 + 5 + 3 x (7 + 2 + 1 + 1 + 5) + 1.
-        ("add", 12, 30, True, AROUND + 6 * (2 + 63)),
-        ("add", 12, 6, True, AROUND + 6 * (2 + 7 + 6 + 12 * 14)),
-        ("add", 8, 6, True, AROUND + 6 * (2 + 5 + 2 + 3 + 7 + 1)),
+        (LATE, "add", 12, 30, True, AROUND + 6 * (2 + 63)),
+        (LATE, "add", 12, 6, True, AROUND + 6 * (2 + 7 + 6 + 12 * 14)),
+        (LATE, "add", 8, 6, True, AROUND + 6 * (2 + 5 + 2 + 3 + 7 + 1)),
         # Longer than the strides reach.
-        ("add", 2056, 12, True, AROUND + 6 * (2 + 3 + 6 + 2056 * (5 + 9 * 2))),
-        ("sub", 8, 6, False, AROUND + 6 + 6 * (3 + 18)),
-        ("mul", 2048, 12, False, AROUND + 6 * (24 + 2 + 7 + 4 + 512 * (7 + 2 * 2))),
-        ("mul", 16, 6, False, AROUND + 6 * (24 + 2 + 9 + 4 + 4 * (7 + 2))),
+        (LATE, "add", 2056, 12, True, AROUND + 6 * (2 + 3 + 6 + 2056 * (5 + 9 * 2))),
+        (LATE, "sub", 8, 6, False, AROUND + 6 + 6 * (3 + 18)),
+        (LATE, "mul", 2048, 12, False, AROUND + 6 * (24 + 2 + 7 + 4 + 512 * (7 + 2 * 2))),
+        (LATE, "mul", 16, 6, False, AROUND + 6 * (24 + 2 + 9 + 4 + 4 * (7 + 2))),
     ],
 )
-def test_vector_inner_of_every_length(function, length, blocks, in_place, expected):
-    cycles = vector_inner_cycles(LATE, function, length, blocks, "float16", in_place=in_place)
+def test_vector_inner_by_hand(tile, function, length, blocks, in_place, expected):
+    cycles = vector_inner_cycles(tile, function, length, blocks, "float16", in_place=in_place)
     assert cycles == expected
 
 
