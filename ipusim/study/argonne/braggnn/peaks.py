@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ipusim.errors import ConfigError
 
@@ -172,25 +173,19 @@ def _crop(
 ) -> Peaks:
     """Centre crops on the detected pixel and drop those that found something else."""
     count, size, _ = reduced.shape
-    windows = np.lib.stride_tricks.sliding_window_view(reduced, (3, 3), axis=(1, 2))
-    smooth = windows.sum(axis=(3, 4))  # of whole counts, so exact
-    reach = size // 2 - 1
-    near = smooth[:, reach - margin : reach + margin + 1, reach - margin : reach + margin + 1]
-    brightest = near.reshape(count, -1).argmax(axis=1)
-    found_row = brightest // (2 * margin + 1)
-    found_column = brightest % (2 * margin + 1)
-    every = np.lib.stride_tricks.sliding_window_view(reduced, (CROP_SIZE, CROP_SIZE), axis=(1, 2))
-    raw = np.lib.stride_tricks.sliding_window_view(counts, (CROP_SIZE, CROP_SIZE), axis=(1, 2))
-    index = np.arange(count)
-    crops = every[index, found_row, found_column].astype(np.float32)
-    full = (raw[index, found_row, found_column] >= FULL_SCALE).any(axis=(1, 2))
+    first, side = size // 2 - margin - 1, 2 * margin + 1
+    near = reduced[:, first:-first, first:-first]
+    smooth = sliding_window_view(near, (3, 3), axis=(1, 2)).sum(axis=(3, 4))  # whole, so exact
+    found_row, found_column = divmod(smooth.reshape(count, -1).argmax(axis=1), side)
+    every = sliding_window_view([reduced, counts], (CROP_SIZE, CROP_SIZE), axis=(2, 3))
+    crops, raw = every[:, np.arange(count), found_row, found_column]
     centres = np.stack([column[:, 0, 0] - found_column, row[:, 0, 0] - found_row], axis=1)
     middle = CROP_SIZE // 2
     kept = (np.abs(centres - middle) < 1).all(axis=1) & (crops[:, middle, middle] > 0)
     return Peaks(
-        crops=crops[kept],
+        crops=crops[kept].astype(np.float32),
         centres=centres[kept],
         heights=height[kept, 0, 0],
-        saturated=full[kept],
+        saturated=(raw[kept] >= FULL_SCALE).any(axis=(1, 2)),
         neighbours=second[kept],
     )

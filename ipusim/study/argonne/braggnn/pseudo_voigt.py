@@ -1,6 +1,7 @@
 """Least-squares fit of a pseudo-Voigt peak to a patch: the conventional way to find a centre."""
 
 import numpy as np
+from scipy import ndimage
 from scipy.optimize import least_squares
 
 _LN2 = float(np.log(2))
@@ -88,8 +89,4 @@ def fit_centres(patches: np.ndarray) -> np.ndarray:
 def centroids(patches: np.ndarray) -> np.ndarray:
     """Return centres of mass (count, 2) in pixels, column first."""
     values = patches[:, 0].astype(float)
-    pixels = np.arange(patches.shape[2], dtype=float)
-    total = np.maximum(values.sum(axis=(1, 2)), np.finfo(float).tiny)
-    column = (values.sum(axis=1) * pixels).sum(axis=1) / total
-    row = (values.sum(axis=2) * pixels).sum(axis=1) / total
-    return np.stack([column, row], axis=1)
+    return np.array([ndimage.center_of_mass(patch)[::-1] for patch in values])
