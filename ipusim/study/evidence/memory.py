@@ -24,6 +24,7 @@ from ipusim.study.evidence.networks import PROFILED, SMALL, Profiled, small_grap
 from ipusim.study.verdicts.errors import errors_by_group, errors_of
 from ipusim.workload.graph import Graph
 from ipusim.workload.optimizers import state_bytes
+from ipusim.workload.training import Graphs
 
 CHIP = "GC200"
 PROFILED_STACK, SMALL_STACK = "sdk-3.x", "sdk-2.4"
@@ -43,11 +44,9 @@ class _Lowered:
     update_variable_bytes: int
 
 
-def _lowered(
-    graphs: tuple[Graph, Graph | None], stack: str, partials: str, *, state_stays: bool
-) -> _Lowered:
+def _lowered(graphs: Graphs, stack: str, partials: str, *, state_stays: bool) -> _Lowered:
     """Lower and measure; optimiser state stays on the chip or visits it for the update only."""
-    graph, update_graph = graphs
+    graph, update_graph = graphs.micro_batch, graphs.update
     chip, profile = load_chip(CHIP), load_stack(stack)
     program = lower(graph, chip, profile, partials=partials, host_dtype=None)
     update, update_bytes, state = None, 0, 0

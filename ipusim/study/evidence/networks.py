@@ -7,15 +7,13 @@ graphcore/tensorflow (size_speed_tests). The files are in `data/evidence`.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import ceil
 
 from ipusim.workload import zoo
 from ipusim.workload.folding import drop_dropout
 from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
-from ipusim.workload.training import training_graphs
+from ipusim.workload.training import Graphs, training_graphs
 from ipusim.workload.zoo.layers.cnn import round_channels
 
 EDGE_WIDTH, EDGE_DEPTH = 1.2, 1.4
@@ -108,30 +106,23 @@ def serialised_product(parts: int) -> Graph:
     return g.finish(g.elementwise("add", "add", x, g.concat("parts", *products, axis=0)))
 
 
-def _stored(build: Callable[[], Graph], precision: str) -> Graph:
-    model = Model(name="evidence", family="evidence", build=lambda _: build(), source="evidence")
-    return model.graph(None, precision=precision)
-
-
-def _tiny_bert() -> tuple[Graph, Graph]:
+def _tiny_bert() -> Graphs:
     """Three layers of 64 features, recomputed one by one (``demo_tiny_128`` of run_squad.py)."""
     tiny = zoo.bert_base_squad(layers=3, hidden=64, heads=8, tokens=128)
-    graphs = training_graphs(
+    return training_graphs(
         drop_dropout(tiny.graph()),
         loss="cross_entropy",
         optimizer="adam",
         accumulate="scaled_add",
         recompute=("encoder.layer.0.mlp.norm", "encoder.layer.1.mlp.norm"),
     )
-    return graphs.micro_batch, graphs.update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
     """A network of ipu_network_memory.csv."""
 
-    # graphs of a micro-batch and of the weight update, None for inference
-    build: Callable[[], tuple[Graph, Graph | None]]
+    build: Callable[[], Graphs]
     last_layer: int  # what follows the layers belongs to it by its tensors
     # Whether layers share code: the profiles from PopART were made with an option that keeps its
     # outliner from it (POPART_POPLINER_OUTLINER_REGEX).
@@ -150,7 +141,7 @@ class Profiled:
 PROFILED = {
     # squad_large_128_inf.json of graphcore/examples v3.0.0: micro-batch 1, half partials.
     "bert_large_squad_128_inference_popart": Profiled(
-        build=lambda: (drop_dropout(zoo.load("bert_large_squad_sl128").graph()), None),
+        build=lambda: Graphs(micro_batch=drop_dropout(zoo.load("bert_large_squad_sl128").graph())),
         last_layer=23,
         repeats_share=False,
         partials="half",
@@ -158,7 +149,7 @@ PROFILED = {
     # configs/efficientnet-l.yml of v2.6.0: float32, 224 pixels. Two images, because the results of
     # the first ReLU take 112 x 112 x 128 x 8 bytes in the profile.
     "efficientnet_edgetpu_L_tensorflow": Profiled(
-        build=lambda: (_stored(partial(efficientnet_edgetpu_l, 2), "32.32"), None),
+        build=lambda: Graphs(micro_batch=efficientnet_edgetpu_l(2).with_precision("32.32")),
         last_layer=26,
         repeats_share=True,
         partials="float",
@@ -177,16 +168,14 @@ SMALL: dict[str, Callable[[int], Graph]] = {
 """Small networks by their name in ipumodel_small_networks.csv; its recurrent ones are not built."""
 
 
-def small_graphs(network: str, passes: str, batch: int) -> tuple[Graph, Graph | None]:
+def small_graphs(network: str, passes: str, batch: int) -> Graphs:
     """Build a network of `SMALL` as its row says in words: micro-batch and weight update."""
-    graph = _stored(partial(SMALL[network], batch), "16.16")
+    graph = SMALL[network](batch).with_precision("16.16")
     if passes == "inference":
-        return graph, None
-    accumulates = "gradient accumulation" in passes
-    graphs = training_graphs(
+        return Graphs(micro_batch=graph)
+    return training_graphs(
         graph,
         loss="cross_entropy",
         optimizer="sgd_momentum" if "momentum" in passes else "sgd",
-        accumulate="scaled_add" if accumulates else "",
+        accumulate="scaled_add" if "gradient accumulation" in passes else "",
     )
-    return graphs.micro_batch, graphs.update

@@ -129,11 +129,12 @@ def test_macs_of_the_small_networks_by_hand():
 
 def test_small_networks_train_as_their_rows_say():
     name = "truncated ResNet-18 (no batch norm)"
-    assert memory_networks.small_graphs(name, "inference", 1)[1] is None
-    plain, update = memory_networks.small_graphs(name, "training SGD", 1)
-    assert not plain.with_role("state")
-    accumulated, momentum = memory_networks.small_graphs(
+    assert memory_networks.small_graphs(name, "inference", 1).update is None
+    plain = memory_networks.small_graphs(name, "training SGD", 1)
+    assert not plain.micro_batch.with_role("state")
+    moving = memory_networks.small_graphs(
         name, "training momentum in loop x10, gradient accumulation 10", 1
     )
-    assert len(accumulated.with_role("state")) == len(plain.with_role("parameter"))
-    assert len(momentum.with_role("state")) > len(update.with_role("state"))
+    accumulators = moving.micro_batch.with_role("state")
+    assert len(accumulators) == len(plain.micro_batch.with_role("parameter"))
+    assert len(moving.update.with_role("state")) > len(plain.update.with_role("state"))
