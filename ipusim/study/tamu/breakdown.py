@@ -25,11 +25,10 @@ def parts_by_ipus(
     tables = []
     for count in sorted(ipus):
         report = report_of(run_at(count, series), tier=tier)
-        accumulation, parts = report.config.gradient_accumulation, report.result.parts_s
-        seconds = pd.Series(parts.values())
-        table = {"ipus": count, "accumulation": accumulation, "part": list(parts)}
-        table |= {"time_ms": 1e3 * seconds / accumulation}
-        tables.append(pd.DataFrame(table | {"share_percent": 100.0 * seconds / sum(seconds)}))
+        accumulation = report.config.gradient_accumulation
+        each = report.parts["time_ms"] / accumulation
+        about = {"ipus": count, "accumulation": accumulation}
+        tables.append(report.parts.assign(**about, time_ms=each))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from io import BytesIO
 from pathlib import Path
 
 import numba
@@ -94,13 +93,12 @@ def train_bragg(
             "simulate more or lower train_peaks."
         )
     peaks = peaks.part(0, schedule.train_peaks)
-    digest = hashlib.sha256(np.ascontiguousarray(peaks.crops).tobytes())
-    digest.update(np.ascontiguousarray(peaks.centres).tobytes())
-    data = digest.hexdigest()[:16]
+    data = hashlib.sha256(peaks.crops.tobytes() + peaks.centres.tobytes()).hexdigest()[:16]
     kept = _kept_path(options.configuration(data)) if checkpoint is None else None
-    content = kept and read_kept(kept)
-    if content:
-        return _kept_run(content, options)
+    if kept and (content := read_kept(kept)):
+        run = json.loads(content)
+        weights = {name: np.array(values, np.float32) for name, values in run["weights"].items()}
+        return Trained(options=options, weights=weights, losses=tuple(run["losses"]))
 
     def batches(step: int) -> tuple[np.ndarray, np.ndarray]:
         chosen, shifts = _batch(len(peaks), schedule.batch, step, options.seed)
@@ -109,13 +107,9 @@ def train_bragg(
     run = {"checkpoint": checkpoint, "progress": progress}
     trained = trainer.train(_program(schedule.batch), batches, options, data=data, **run)
     if kept:
-        arrays = BytesIO()
-        np.savez(arrays, **{_LOSSES: np.array(trained.losses, float)}, **trained.weights)
-        write_kept(kept, arrays.getvalue())
+        weights = {name: values.tolist() for name, values in trained.weights.items()}
+        write_kept(kept, json.dumps({"weights": weights, "losses": trained.losses}).encode())
     return trained
-
-
-_LOSSES = "the losses"
 
 
 def _kept_path(configuration: Mapping[str, object]) -> Path | None:
@@ -124,14 +118,6 @@ def _kept_path(configuration: Mapping[str, object]) -> Path | None:
         return None
     made_by = [configuration, np.__version__, numba.__version__]
     return kept_path("trainings", source_digest(TRAINED_BY), json.dumps(made_by, sort_keys=True))
-
-
-def _kept_run(content: bytes, options: TrainingOptions) -> Trained:
-    """Return a finished run from what `train_bragg` kept of it: arrays, which execute nothing."""
-    with np.load(BytesIO(content), allow_pickle=False) as file:
-        weights = {name: file[name] for name in file.files}
-    losses = weights.pop(_LOSSES).tolist()
-    return Trained(options=options, weights=weights, losses=tuple(losses))
 
 
 def _batch(count: int, batch: int, step: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
