@@ -15,7 +15,7 @@ import click
 
 from ipusim.errors import IpuSimError, check_name
 from ipusim.files import write_bytes
-from ipusim.runtime.options.spec import OPTIONS, Option
+from ipusim.runtime.options.spec import OPTIONS
 
 if TYPE_CHECKING:
     from ipusim.study.book.index import State
@@ -27,31 +27,11 @@ EXIT_INTERRUPTED = 130
 PATH = click.Path(path_type=Path)
 
 
-class OptionValue(click.ParamType):
-    """The value of an option of a run, checked as `ipusim.simulate` checks it.
-
-    Of a sweep `several`: V, V,V,... or, of whole numbers, FIRST:LAST[:STEP].
-    """
-
-    def __init__(self, option: Option, several: bool) -> None:
-        self.option, self.name = option, option.kind.type.removeprefix("list of ")
-        self.several = several
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert an option's text, or refuse it with one sentence."""
-        check = self.option.check
-        if self.option.is_list or (self.several and not isinstance(value, str)):
-            return value
-        try:
-            if not self.several:
-                return check(value)
-            return [check(one) for part in value.split(",") for one in _span(part)]
-        except (IpuSimError, ValueError) as error:
-            self.fail(str(error), param, ctx)
-
-
 def _run_options(*, several: bool = False) -> Callable[[Any], Any]:
-    """Add the options of a run to a command; `several` lets each have a list of values."""
+    """Add the options of a run to a command; `several` lets each have a list of values.
+
+    A value is a text, checked as `ipusim.simulate` checks it (`_told`).
+    """
 
     def add(command: Any) -> Any:
         for name in reversed(OPTIONS):
@@ -61,8 +41,8 @@ def _run_options(*, several: bool = False) -> Callable[[Any], Any]:
             if option.kind.type == "bool" and not several:
                 flag, how = f"{flag}/--no-{flag[2:]}", {"default": None}
             else:
-                repeated = option.is_list or several
-                how = {"type": OptionValue(option, several), "multiple": repeated}
+                kind = option.kind.type.removeprefix("list of ").upper()
+                how = {"metavar": kind, "multiple": option.is_list or several}
             text = option.summary + only + more
             command = click.option(flag, name, help=text, **how)(command)
         return command
@@ -131,7 +111,11 @@ _ONNX_OPTIONS = {
 
 def _told(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options that were given, repeated NAME=VALUE ones as mappings."""
-    told = {name: value for name, value in options.items() if value not in (None, ())}
+    told = {
+        name: OPTIONS[name].check(value) if name in OPTIONS and isinstance(value, str) else value
+        for name, value in options.items()
+        if value not in (None, ())
+    }
     return told | {
         name: _by_name(told[name]) for name in ("shapes", "dims", "values") if name in told
     }
@@ -199,16 +183,13 @@ _MOST_IN_SPAN = 1_000_000
 
 
 def _span(text: str) -> Sequence[Any]:
-    """Return what FIRST:LAST[:STEP] stands for, both ends included; other text as it is.
-
-    A ValueError where these are no numbers, or too many.
-    """
+    """Return what FIRST:LAST[:STEP] stands for, both ends included; other text as it is."""
     parts = text.split(":")
     if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
         return [text]
     first, last, step = map(int, (*parts, "1")[:3])
     if not step or not 0 <= last - first < _MOST_IN_SPAN * step:
-        raise ValueError(
+        raise click.UsageError(
             f"{text!r} must be FIRST:LAST[:STEP], the last not below the first, the step 1 or "
             f"more, of at most {_MOST_IN_SPAN:,} numbers."
         )
@@ -254,7 +235,8 @@ def sweep(model: str, as_csv: bool, **given: Any) -> None:
     options = {name: value for name, value in _told(given).items() if value is not False}
     for name, option in OPTIONS.items():
         if name in options and not option.is_list:
-            several = [one for part in options[name] for one in part]
+            texts = [text for part in options[name] for text in part.split(",")]
+            several = [option.check(one) for text in texts for one in _span(text)]
             options[name] = several if len(several) > 1 else several[0]
     options["chip"] = _by_name(given["chip"])
     options["client"] = options.pop("scheduler", None)
