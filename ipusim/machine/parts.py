@@ -93,10 +93,6 @@ class Energy(NamedTuple):
         """All of it, without static, card and host power."""
         return self.amp_j + self.sram_j + self.exchange_j
 
-    def scaled(self, *, amp: float, sram: float) -> Energy:
-        """Return the energy with the fitted factors on arithmetic and memory traffic."""
-        return self._replace(amp_j=amp * self.amp_j, sram_j=sram * self.sram_j)
-
     def times(self, count: int) -> Energy:
         """Return the energy of the same activity so many times."""
         return Energy(*(count * joules for joules in self))
@@ -122,14 +118,3 @@ class PowerConstants(Sourced, file="hardware/power", word="chip"):
     amp_float_pj_per_flop: float = constant("pJ/FLOP")
     sram_pj_per_byte: float = constant("pJ/B")
     exchange_pj_per_byte: float = constant("pJ/B")
-
-    def energy(
-        self, *, half_flops: float, float_flops: float, sram_bytes: float, exchange_bytes: float
-    ) -> Energy:
-        """Return the energy of some FLOPs of the conv units, and bytes of memory and exchange."""
-        amp_pj = half_flops * self.amp_half_pj_per_flop + float_flops * self.amp_float_pj_per_flop
-        return Energy(
-            amp_j=amp_pj * 1e-12,
-            sram_j=sram_bytes * self.sram_pj_per_byte * 1e-12,
-            exchange_j=exchange_bytes * self.exchange_pj_per_byte * 1e-12,
-        )

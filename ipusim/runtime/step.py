@@ -11,7 +11,7 @@ from ipusim.compiler.program import Program
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine.parts import Energy
 from ipusim.machine.system import System
-from ipusim.runtime.calibration import FittedCosts, calibration, fitted_costs
+from ipusim.runtime.calibration import FittedCosts, PowerScales, calibration, fitted_costs
 from ipusim.runtime.compile import REMEMBERED, Compiled, compile_run, graph_job, graphs
 from ipusim.runtime.host import HostIo, host_io, replicas_per_process
 from ipusim.runtime.options.config import TIERS
@@ -84,10 +84,11 @@ def run_step(
     replica, io, terms = _terms(compiled, config)
     priced = terms.price(costs)
     times, items = config.micro_batches, config.micro_batches * config.items(compiled.graph)
-    energy = program_energy(compiled.program, config, calibrated=calibrated).times(times)
+    scales = calibration().power if calibrated else PowerScales()
+    energy = program_energy(compiled.program, config, scales).times(times)
     update = compiled.update.program if compiled.update else None
     if update is not None:
-        energy += program_energy(update, config, calibrated=calibrated)
+        energy += program_energy(update, config, scales)
     static = static_power_w(config.system, config.active_ipus)
     return StepResult(
         **asdict(priced),
@@ -187,22 +188,21 @@ def price_per_item(price_per_hour: float, items_per_s: float) -> float:
     return price_per_hour / 3600 / items_per_s
 
 
-def program_energy(program: Program, config: RunConfig, *, calibrated: bool) -> Energy:
+def program_energy(program: Program, config: RunConfig, scales: PowerScales) -> Energy:
     """Energy of one run of a program: AMP FLOPs, memory traffic of busy tiles, exchanged bytes."""
+    power = config.system.power
+    half_flops, float_flops = 2 * (program.macs - program.float_macs), 2 * program.float_macs
+    amp_pj = half_flops * power.amp_half_pj_per_flop + float_flops * power.amp_float_pj_per_flop
     busy = sum(
         step.repeats * (step.compute_cycles + step.copy_cycles) * step.tiles
         for step in program.steps
     )
-    energy = config.system.power.energy(
-        half_flops=2 * (program.macs - program.float_macs),
-        float_flops=2 * program.float_macs,
-        sram_bytes=busy * SRAM_BYTES_PER_CYCLE,
-        exchange_bytes=program.exchanged_bytes,
+    sram_pj = busy * SRAM_BYTES_PER_CYCLE * power.sram_pj_per_byte
+    return Energy(
+        amp_j=scales.amp * (amp_pj * 1e-12),
+        sram_j=scales.sram * (sram_pj * 1e-12),
+        exchange_j=program.exchanged_bytes * power.exchange_pj_per_byte * 1e-12,
     )
-    if not calibrated:
-        return energy
-    scales = calibration().power
-    return energy.scaled(amp=scales.amp, sram=scales.sram)
 
 
 def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:

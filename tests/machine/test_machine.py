@@ -213,25 +213,6 @@ def test_machines_that_are_partly_filled_count_whole(tmp_path: Path) -> None:
     assert machine.load_system(str(path)).machines == 2
 
 
-def test_power_adds_up() -> None:
-    power = machine.load(machine.PowerConstants, "gc2")
-    spent = power.energy(half_flops=1e12, float_flops=4e12, sram_bytes=3e12, exchange_bytes=2e12)
-    half, wide = power.amp_half_pj_per_flop, power.amp_float_pj_per_flop
-    assert spent.amp_j == pytest.approx(half + 4 * wide)
-    assert wide / half == pytest.approx((3.7 + 0.9) / (1.1 + 0.4), rel=0.02)
-    assert spent.sram_j == pytest.approx(3 * power.sram_pj_per_byte)
-    assert spent.exchange_j == pytest.approx(2 * power.exchange_pj_per_byte)
-    assert spent.total_j == spent.amp_j + spent.sram_j + spent.exchange_j
-    scaled = spent.scaled(amp=2, sram=3)
-    assert scaled.total_j == pytest.approx(spent.total_j + spent.amp_j + 2 * spent.sram_j)
-    assert power.energy(half_flops=0, float_flops=0, sram_bytes=0, exchange_bytes=0).total_j == 0
-    assert (
-        spent.times(2)
-        == spent + spent
-        == power.energy(half_flops=2e12, float_flops=8e12, sram_bytes=6e12, exchange_bytes=4e12)
-    )
-
-
 def test_idle_card_draws_what_was_sampled() -> None:
     card = machine.load_system("C2")
     idle_w = card.power.card_w + card.ipus * card.power.static_w_per_ipu

@@ -1,11 +1,14 @@
 """Power of waiting chips."""
 
+import numpy as np
 import pytest
 
 import ipusim
 from ipusim.compiler.program import Program
 from ipusim.errors import ConfigError
+from ipusim.machine.parts import Energy
 from ipusim.machine.system import load_system
+from ipusim.runtime.calibration import PowerScales
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.step import price_per_item, program_energy, static_power_w
 
@@ -39,9 +42,19 @@ def test_energy_is_that_of_operations_and_bytes():
         for op in run.program.ops
     ]
     config = make_config(system="C2", replicas=1)
-    energy = program_energy(Program(tuple(thrice)), config, calibrated=False)
+    energy = program_energy(Program(tuple(thrice)), config, PowerScales())
     assert energy.sram_j == pytest.approx(3 * run.energy.sram_j)
     assert energy.exchange_j == pytest.approx(3 * run.energy.exchange_j)
+    sent = run.program.exchanged_bytes
+    assert run.energy.exchange_j == pytest.approx(sent * power.exchange_pj_per_byte * 1e-12)
+    scaled = program_energy(run.program, config, PowerScales(amp=2, sram=3))
+    assert tuple(scaled) == pytest.approx((2, 3, 1) * np.array(run.energy))
+
+
+def test_energy_adds_up():
+    spent = Energy(amp_j=1.0, sram_j=2.0, exchange_j=4.0)
+    assert spent.total_j == 7
+    assert spent.times(2) == spent + spent == Energy(amp_j=2, sram_j=4, exchange_j=8)
 
 
 def test_float32_costs_what_its_own_multiply_and_add_do():
@@ -49,7 +62,9 @@ def test_float32_costs_what_its_own_multiply_and_add_do():
     run = ipusim.simulate("braggnn", precision="32.32", **how).result
     macs = run.program.macs
     assert run.program.float_macs == macs == ipusim.simulate("braggnn", **how).result.program.macs
-    wide = load_system("C2").power.amp_float_pj_per_flop
+    power = load_system("C2").power
+    wide, half = power.amp_float_pj_per_flop, power.amp_half_pj_per_flop
+    assert wide / half == pytest.approx((3.7 + 0.9) / (1.1 + 0.4), rel=0.02)
     assert run.energy.amp_j == pytest.approx(2 * macs * wide * 1e-12)
 
 
