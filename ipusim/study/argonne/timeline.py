@@ -64,13 +64,11 @@ def lane_shares(timeline: pd.DataFrame) -> dict[str, float]:
     chip = timeline[timeline["lane"] == "chip"]
     ends = chip["end_s"].to_numpy()
     begin, end = ends[FIRST_DRAWN - 1], ends[-1]
-    shares = {"step_ms": 1e3 * (end - begin) / (len(ends) - FIRST_DRAWN)}
-    for lane, part in timeline.groupby("lane", sort=False):
-        start = part["start_s"].clip(begin, end)
-        worked = float((part["end_s"].clip(begin, end) - start).sum())
-        rows = part["worker"].nunique()
-        shares[f"{lane}_percent"] = 100.0 * worked / ((end - begin) * rows)
-    return shares
+    start_s, end_s = (timeline[name].clip(begin, end) for name in ("start_s", "end_s"))
+    lanes = timeline.assign(worked=end_s - start_s).groupby("lane", sort=False)
+    percent = 100.0 * lanes["worked"].sum() / ((end - begin) * lanes["worker"].nunique())
+    step_ms = 1e3 * (end - begin) / (len(ends) - FIRST_DRAWN)
+    return {"step_ms": step_ms} | percent.add_suffix("_percent").to_dict()
 
 
 def drawn_timelines(

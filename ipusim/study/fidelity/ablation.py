@@ -8,10 +8,8 @@ tier.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from ipusim.compiler.program import LoweredOp, Program
@@ -29,27 +27,24 @@ _TIER = "specification"
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """Rewrites a program: a phase of its supersteps takes no time, or "products" are `at_peak`."""
+    """Rewrites a program: a phase of its supersteps takes no time.
+
+    Of "products" it is what they take beyond the peak of the chip with half partials.
+    """
 
     what: str
 
     def __call__(self, program: Program, chip: Chip) -> Program:
         """Return the program as it would be."""
         if self.what == "products":
-            return at_peak(program, chip)
-        phase = f"{self.what}_cycles"
-        takes, free = attrgetter(phase), {phase: 0}
+            peak = int(chip.tiles * chip.macs_per_cycle("float16", "float16"))
+            return Program(tuple(_at_peak(op, peak) if op.macs else op for op in program.ops))
+        free = {f"{self.what}_cycles": 0}
+        shared = {id(op.steps): op.steps for op in program.ops}
         made = {
-            key: tuple(step._replace(**free) if takes(step) else step for step in steps)
-            for key, steps in {id(op.steps): op.steps for op in program.ops}.items()
-            if any(map(takes, steps))
+            key: tuple(step._replace(**free) for step in steps) for key, steps in shared.items()
         }
-        return Program(
-            tuple(
-                op._replace(steps=made[id(op.steps)]) if id(op.steps) in made else op
-                for op in program.ops
-            )
-        )
+        return Program(tuple(op._replace(steps=made[id(op.steps)]) for op in program.ops))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +72,8 @@ def ablations() -> tuple[Ablation, ...]:
     return read(Ablation, FILE, table="ablations")
 
 
-def at_peak(program: Program, chip: Chip) -> Program:
-    """Return a program whose products run at the peak of the chip with half partials."""
-    peak = chip.tiles * chip.macs_per_cycle("float16", "float16")
-    return Program(tuple(_at_peak(op, peak) if op.macs else op for op in program.ops))
-
-
-def _at_peak(op: LoweredOp, peak: float) -> LoweredOp:
-    left = ceil_div(op.macs, int(peak))
+def _at_peak(op: LoweredOp, peak: int) -> LoweredOp:
+    left = ceil_div(op.macs, peak)
     steps = []
     for step in op.steps:
         # The first superstep that computes takes it all; repeats would take it several times.
@@ -102,14 +91,10 @@ PROGRAM_OPTIONS = (*GRAPH_OPTIONS, "stack", "partials")
 def ablation_rows() -> tuple[PublishedRow, ...]:
     """Return one throughput row of each program: on the smallest system it was published on."""
     smallest: dict[tuple[Any, ...], PublishedRow] = {}
-    for row in load_rows(metric="throughput"):
-        if row.not_modelled:
-            continue
-        run = row.run
-        key = tuple(getattr(run, name) for name in ("model", *PROGRAM_OPTIONS))
-        known = smallest.get(key)
-        if known is None or run.chips < known.run.chips:
-            smallest[key] = row
+    for row in sorted(load_rows(metric="throughput"), key=lambda row: row.run.chips):
+        if not row.not_modelled:
+            program = tuple(getattr(row.run, name) for name in ("model", *PROGRAM_OPTIONS))
+            smallest.setdefault(program, row)
     return tuple(smallest.values())
 
 
@@ -139,22 +124,17 @@ def ablation_summary(frame: pd.DataFrame) -> pd.DataFrame:
     """
     whole = frame[frame["without"] == ""].set_index("row_id")["time_ratio"]
     titles = {one.name: one.title for one in ablations()}
-    named = frame["without"].where(frame["without"] != "")  # the whole is no group
-    mechanisms = pd.Categorical(named, titles)
-    frame = frame.assign(without=mechanisms, on=frame["row_id"].map(whole))
-    lines = []
-    for (mode, name), part in frame.groupby(["mode", "without"], observed=True):
-        on, off = part["on"].to_numpy(), part["time_ratio"].to_numpy()
-        lines.append(
-            {
-                "mode": mode,
-                "mechanism": name,
-                "switched_off": titles[name],
-                "rows": len(part),
-                "with_mean_abs_percent": 100.0 * np.mean(np.abs(on - 1.0)),
-                "without_mean_abs_percent": 100.0 * np.mean(np.abs(off - 1.0)),
-                "without_bias_percent": 100.0 * np.mean(off - 1.0),
-                "time_change_percent": 100.0 * np.median(off / on - 1.0),
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = frame[frame["without"] != ""]
+    on, off = rows["row_id"].map(whole), rows["time_ratio"]
+    percent = {
+        "with_mean_abs_percent": 100.0 * (on - 1.0).abs(),
+        "without_mean_abs_percent": 100.0 * (off - 1.0).abs(),
+        "without_bias_percent": 100.0 * (off - 1.0),
+        "time_change_percent": 100.0 * (off / on - 1.0),
+    }
+    rows = rows.assign(mechanism=pd.Categorical(rows["without"], titles), **percent)
+    groups = rows.groupby(["mode", "mechanism"], observed=True)
+    taken = {"row_id": "size"} | dict.fromkeys(percent, "mean") | {"time_change_percent": "median"}
+    table = groups.agg(taken).rename(columns={"row_id": "rows"}).reset_index()
+    table.insert(2, "switched_off", table["mechanism"].map(titles))
+    return table.astype({"mechanism": str, "switched_off": str})

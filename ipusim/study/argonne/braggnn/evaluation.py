@@ -63,16 +63,11 @@ def loss_table(trained: Sequence[Trained], every: int = 10) -> pd.DataFrame:
     """Return training losses as root mean square errors (pixels), averaged over `every` steps."""
     frames = []
     for run in trained:
-        groups = len(run.losses) // every
-        losses = np.array(run.losses[: groups * every]).reshape(groups, every).mean(axis=1)
-        frames.append(
-            pd.DataFrame(
-                {
-                    "method": run.options.arithmetic.describe(),
-                    "step": every * np.arange(1, groups + 1),
-                    # the loss is a mean over both coordinates
-                    "rms_px": np.sqrt(2 * losses) * PATCH_SIZE,
-                }
-            )
-        )
+        whole = run.losses[: len(run.losses) // every * every]
+        losses = np.reshape(whole, (-1, every)).mean(axis=1)
+        # the loss is a mean over both coordinates
+        rms_px = np.sqrt(2 * losses) * PATCH_SIZE
+        about = {"method": run.options.arithmetic.describe()}
+        about |= {"step": every * np.arange(1, len(losses) + 1)}
+        frames.append(pd.DataFrame(about | {"rms_px": rms_px}))
     return pd.concat(frames, ignore_index=True)
