@@ -64,42 +64,34 @@ _EXAMPLES = {
 }
 
 
-class Assignments(click.ParamType):
-    """NAME=VALUE: a tensor or dimension of an ONNX file or a number of a chip, and its values."""
+def _assigned(kind: str, text: str) -> tuple[str, Any]:
+    """Split NAME=VALUE, or refuse it with one sentence.
 
-    def __init__(self, kind: str) -> None:
-        self.kind, self.name = kind, f"name={kind}"
+    It is of a tensor or dimension of an ONNX file or of a number of a chip, and may have values.
+    """
+    name, _, values = text.rpartition("=")
+    parts = values.removesuffix(",").split(",") if values else []
+    try:
+        numbers = [one for part in parts for one in _numbers(kind, part)]
+    except ValueError:
+        numbers = []
+    if not name or (not numbers and (values or kind != "shape")):
+        raise click.UsageError(f"{text!r} must be such as {_EXAMPLES[kind]!r}.")
+    return name, tuple(numbers) if kind == "shape" or len(numbers) > 1 else numbers[0]
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Any]:
-        """Split an option's text, or refuse it with one sentence."""
-        if isinstance(value, tuple):
-            return value
-        name, _, text = value.rpartition("=")
-        parts = text.removesuffix(",").split(",") if text else []
-        try:
-            numbers: list[Any] = [one for part in parts for one in self._numbers(part)]
-        except ValueError:
-            numbers = []
-        if not name or (not numbers and (text or self.kind != "shape")):
-            self.fail(f"{value!r} must be such as {_EXAMPLES[self.kind]!r}.", param, ctx)
-        if self.kind == "shape" or len(numbers) > 1:
-            return name, tuple(numbers)
-        return name, numbers[0]
 
-    def _numbers(self, text: str) -> Sequence[Any]:
-        words = {"true": True, "false": False}
-        if self.kind == "values":
-            return _span(text)
-        if self.kind == "value" and text.lower() in words:
-            return [words[text.lower()]]
-        try:
-            return [int(text)]
-        except ValueError:
-            if self.kind != "value":
-                raise
-            return [float(text)]
+def _numbers(kind: str, text: str) -> Sequence[Any]:
+    words = {"true": True, "false": False}
+    if kind == "values":
+        return _span(text)
+    if kind == "value" and text.lower() in words:
+        return [words[text.lower()]]
+    try:
+        return [int(text)]
+    except ValueError:
+        if kind != "value":
+            raise
+        return [float(text)]
 
 
 _ONNX_OPTIONS = {
@@ -117,14 +109,16 @@ def _told(options: dict[str, Any]) -> dict[str, Any]:
         if value not in (None, ())
     }
     return told | {
-        name: _by_name(told[name]) for name in ("shapes", "dims", "values") if name in told
+        f"{name}s": _by_name(kind, told[f"{name}s"])
+        for name, (kind, _) in _ONNX_OPTIONS.items()
+        if f"{name}s" in told
     }
 
 
-def _by_name(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _by_name(kind: str, texts: Sequence[str]) -> dict[str, Any]:
     """Return repeated NAME=VALUE options as a mapping; none may have two values."""
     told: dict[str, Any] = {}
-    for name, value in pairs:
+    for name, value in (_assigned(kind, text) for text in texts):
         if told.setdefault(name, value) != value:
             raise click.UsageError(f"{name!r} is given as {told[name]} and as {value}: give one.")
     return told
@@ -136,7 +130,7 @@ def _onnx_options(command: Any) -> Any:
     command = click.option("--allow-unknown", is_flag=True, default=None, help=text)(command)
     for name, (kind, what) in reversed(_ONNX_OPTIONS.items()):
         text = f"Of an ONNX file: {what}, such as {_EXAMPLES[kind]}; may be repeated."
-        more = {"type": Assignments(kind), "multiple": True, "help": text}
+        more = {"metavar": f"NAME={kind.upper()}", "multiple": True, "help": text}
         command = click.option(f"--{name}", f"{name}s", **more)(command)
     return command
 
@@ -206,7 +200,7 @@ _MICRO_BATCHES = [1, 2, 4, 8]
 @_run_options(several=True)
 @click.option(
     "--chip",
-    type=Assignments("values"),
+    metavar="NAME=VALUES",
     multiple=True,
     help="Numbers of the chip, such as tiles=736,1472 or clock_hz=1330000000.",
 )
@@ -238,7 +232,7 @@ def sweep(model: str, as_csv: bool, **given: Any) -> None:
             texts = [text for part in options[name] for text in part.split(",")]
             several = [option.check(one) for text in texts for one in _span(text)]
             options[name] = several if len(several) > 1 else several[0]
-    options["chip"] = _by_name(given["chip"])
+    options["chip"] = _by_name("values", given["chip"])
     options["client"] = options.pop("scheduler", None)
     out = options.get("out")
     usual = {"system": _MACHINES, "micro_batch": _MICRO_BATCHES, "jobs": available_cores()}
