@@ -12,7 +12,7 @@ import pandas as pd
 from ipusim.errors import check_name
 from ipusim.files import read_tables
 from ipusim.machine.system import load_system, system_names
-from ipusim.study.data.published import PublishedRow, by_metric, frame_of, load_rows, rows_by_id
+from ipusim.study.data.published import PublishedRow, by_metric, frame_of, load_rows
 from ipusim.study.view import view
 
 FILE = "audits.toml"
@@ -95,17 +95,9 @@ def _throughputs(*studies: str) -> pd.DataFrame:
     )
 
 
-def little_rows() -> pd.DataFrame:
-    """Return the rows of ``littles_law`` with their framework and system."""
-    frame, by_id = table("littles_law"), rows_by_id()
-    rows = [by_id[row_id] for row_id in frame["row_id"]]
-    frameworks = [_parts(row)[0][-1] for row in rows]
-    return frame.assign(framework=frameworks, system=[row.system for row in rows])
-
-
 def little_groups() -> pd.DataFrame:
     """Group Little's law, with the batch as run, by framework and platform."""
-    groups = little_rows().groupby(["framework", "system"])
+    groups = table("littles_law").groupby(["framework", "system"])
     batches = groups["batches_as_run"].agg(rows="size", least="min", median="median", largest="max")
     return batches.assign(labels_differ=groups["label_differs"].sum()).reset_index()
 

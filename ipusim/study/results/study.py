@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ipusim.files import data_dir, read_records
-from ipusim.study.audit import batch_labels, little_rows
+from ipusim.study import audit
 from ipusim.study.data.published import PublishedRow, load_rows, published_tables
 from ipusim.study.table import MISSING, VERDICT_MARKS, format_number, format_percent
 from ipusim.study.verdicts.summary import verdict_on, with_error
@@ -37,7 +37,7 @@ def table_frame(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
     """
     rows = [row for table in tables for row in load_rows(study=STUDY, table=table)]
     printed, values = _printed_lines(), {row.row_id: row.printed for row in rows}
-    wrong = batch_labels().set_index("row_id")["run_batch"].to_dict()
+    wrong = audit.batch_labels().set_index("row_id")["run_batch"].to_dict()
     own = with_error(frame[frame["table"].isin(tables)])
     families = {name: _family_line(name, group) for name, group in own.groupby("family")}
     lines = []
@@ -116,8 +116,8 @@ def published_and_predicted(frame: pd.DataFrame, mode: str) -> dict[str, pd.Data
 
 
 def little_tables() -> dict[str, pd.DataFrame]:
-    """Return the frameworks, and every row with a latency (`little_rows`) with its place."""
-    rows = little_rows()
+    """Return the frameworks, and every row with a latency with its place."""
+    rows = audit.table("littles_law")
     names = sorted(set(rows["framework"]))
     # rows of one framework are spread a little, in a fixed order, so that none hides others
     spread = 0.25 * np.sin(2.4 * rows.groupby("framework").cumcount())
