@@ -41,16 +41,13 @@ Way = Callable[[Ring, int], tuple[Collective, int]]
 """What bytes cost round one ring, and how many of them the next ring sees."""
 
 
-def merged_sizes(tensor_bytes: Sequence[int], merge_bytes: int | None) -> tuple[int, ...]:
+def merged_sizes(tensor_bytes: Sequence[int], merge_bytes: int = 0) -> tuple[int, ...]:
     """Join tensors, in their order, into buffers of at most `merge_bytes` for one collective each.
 
-    A larger tensor stays alone, an empty one needs none; None joins nothing.
+    A larger tensor stays alone, an empty one needs none; 0 joins nothing.
     """
-    sizes = [size for size in tensor_bytes if size]
-    if merge_bytes is None:
-        return tuple(sizes)
     buffers: list[int] = []
-    for size in sizes:
+    for size in filter(None, tensor_bytes):
         if buffers and buffers[-1] + size <= merge_bytes:
             buffers[-1] += size
         else:
@@ -143,7 +140,7 @@ def all_reduce(
     fragment. Adding the fragments is left out: each tile adds its share in a few per cent of the
     time that the links need for it.
     """
-    sizes = merged_sizes(tensor_bytes, None)
+    sizes = merged_sizes(tensor_bytes)
     return _run(system, replicas, ipus_per_replica, sizes, passes=passes, apart=apart)
 
 

@@ -85,7 +85,7 @@ def _collectives(
     accumulateouterfragmentparallelizer.cpp).
     """
     weights, sizes, sharding = compiled.graph.tensors, compiled.gradient_bytes, config.sharding
-    framework, merged = config.framework, config.merge_gradients_bytes or None
+    framework, merged = config.framework, config.merge_gradients_bytes
     domain = config.sharding_domain
 
     def exchanged(*, sharded: bool) -> list[list[str]]:
@@ -97,7 +97,7 @@ def _collectives(
     def run(
         collective: Callable[..., collectives.Collective],
         tensors: list[list[int]],
-        merged: int | None = None,
+        merged: int = 0,
         replicas: int = domain,
     ) -> collectives.Collective:
         if merged and framework.joins_chips:
@@ -110,7 +110,7 @@ def _collectives(
     whole = [[sizes[name] for name in chip] for chip in exchanged(sharded=False)]
     shards = [[ceil_div(size, domain) for size in chip] for chip in parts]
     between = partial(collectives.all_reduce, apart=domain)
-    merged_squares = None if framework.parts_apart else merged
+    merged_squares = 0 if framework.parts_apart else merged
     squares = [
         [NORM_BYTES for name in chip for _ in range(norms(config.optimizer, weights[name]))]
         for chip in names

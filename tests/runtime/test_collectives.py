@@ -133,7 +133,7 @@ def test_buffers_hold_every_byte_in_order(sizes, merge):
     buffers = merged_sizes(sizes, merge)
     assert sum(buffers) == sum(sizes)
     assert all(buffer <= max(merge, max(sizes)) for buffer in buffers)
-    assert merged_sizes(sizes, None) == tuple(size for size in sizes if size)
+    assert merged_sizes(sizes) == tuple(size for size in sizes if size)
 
 
 def test_calibrated_latency_counts_collectives_and_hops_between_machines():
