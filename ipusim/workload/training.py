@@ -224,9 +224,7 @@ def _segments(graph: Graph, recompute: str | Sequence[str]) -> list[list[Op]]:
                 f"The option recompute is {recompute!r}: use {', '.join(RECOMPUTE_MODES)} or the "
                 "names of operators after which to keep results."
             )
-        if recompute == "none":
-            return [list(graph.ops)]
-        checkpoints = _automatic_checkpoints(graph)
+        checkpoints = _automatic_checkpoints(graph) if recompute == "auto" else ()
     else:
         checkpoints = tuple(recompute)
     names = [op.name for op in graph.ops]
