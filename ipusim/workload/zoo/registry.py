@@ -38,11 +38,6 @@ class Network(Facts):
     source: str
     default_batch: int = 1
 
-    @property
-    def module(self) -> str:
-        """The module of the zoo, or another, whose function builds it."""
-        return getattr(self.build, "func", self.build).__module__
-
     def __call__(self, **options: Any) -> Model:
         """Return the model; options are those of the builder."""
         inspect.signature(self.build).bind(None, None, **options)

@@ -68,7 +68,7 @@ def test_the_module_of_a_network_is_tried_first(monkeypatch):
     for name, network in NETWORKS.items():
         tried.clear()
         find(name)
-        assert tried[0] == network.module
+        assert tried[0] == network.build.func.__module__
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=lambda network: network.name)
