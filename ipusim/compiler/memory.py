@@ -147,12 +147,10 @@ def require_room(graph: Graph, chip: Chip) -> None:
     if largest * at_once <= BEYOND * room:
         return
     for op in graph.ops:
-        both = op.kind in ("conv", "matmul")
-        least = (
-            needed((*op.inputs, *op.outputs))
-            if both
-            else max(needed(op.inputs), needed(op.outputs))
-        )
+        together = [op.inputs, op.outputs]
+        if op.kind in ("conv", "matmul"):
+            together = [op.inputs + op.outputs]
+        least = max(map(needed, together))
         if least > BEYOND * room:
             raise ConfigError(
                 f"The operation {op.name!r} needs at least {least / 1e9:,.4g} GB at once and a "

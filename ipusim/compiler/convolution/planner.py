@@ -1,8 +1,8 @@
 """The convolution and matrix-multiply planner: the cheapest plan of one operation.
 
 `plan` tries the transforms that poplibs tries (`transforms`), lists the vertex types that the
-chip and the stack offer for each (`vertex_types`), and lets `search.search` find the best
-partition of all of them under the temporary-memory bound.
+chip and the stack offer for each (`vertex_types`), and lets `kernel` find the best partition of all
+of them under the temporary-memory bound.
 
 Source: poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan, runPlanner).
 """
@@ -119,16 +119,9 @@ class Plan:
         return f"{self.codelet} / {' '.join(shown) or 'one tile'}"
 
 
-def plan(asked: ConvPass, chip: Chip, rules: PlannerRules, *, pruned: bool = True) -> Plan:
-    """Return the cheapest plan of `asked` on `chip`, the same on every machine.
-
-    Unless `pruned`, every partition is evaluated (slow; for tests). Where nothing fits the memory
-    bound, stacks from 2.0 on double it until a plan fits and at last drop it; 1.0.136 looks for the
-    plan with the least temporary memory (runPlanner).
-    """
+def plan(asked: ConvPass, chip: Chip, rules: PlannerRules) -> Plan:
+    """Return the cheapest plan of `asked` on `chip`, the same on every machine."""
     key = asked, chip, rules
-    if not pruned:
-        return _planned(_searched(_search_for([asked], *key[1:], pruned=False)), 0, *key)
     found = _PLANS.get(key)
     if found is None:
         if len(_PLANS) >= _REMEMBERED:
@@ -137,7 +130,7 @@ def plan(asked: ConvPass, chip: Chip, rules: PlannerRules, *, pruned: bool = Tru
             started, at = _AHEAD.get()[key]
             search = started.result()
         else:
-            search, at = _searched(_search_for([asked], *key[1:])), 0
+            search, at = _searched(_search_for([asked], chip, rules)), 0
         found = _PLANS[key] = _planned(search, at, *key)
     return found
 
@@ -185,12 +178,10 @@ _AHEAD: ContextVar[_Ahead] = ContextVar("searches under way", default=MappingPro
 """The search for a convolution, and which of its works it is."""
 
 
-def _search_for(
-    asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules, *, pruned: bool = True
-) -> _Search:
+def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> _Search:
     """Return what is to be searched for the plans of some convolutions."""
     works = empty_works(len(asked), rules.temporary_bytes(chip.bytes_per_tile))
-    works["pruned"], works["tile_bytes"] = pruned, chip.bytes_per_tile
+    works["pruned"], works["tile_bytes"] = 1, chip.bytes_per_tile
     transforms: list[Transform] = []
     types: list[tuple[np.ndarray, ...]] = []
     for one, work in zip(asked, works, strict=True):
