@@ -8,8 +8,6 @@ from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine import Chip
 from ipusim.workload.graph import DTYPE_BYTES
 
-BYTES_PER_ELEMENT = DTYPE_BYTES | {"uint32": 4, "int8": 1}
-
 # poplibs lib/poputil/TileMapping.cpp, calcLinearTileMapping: no tile gets less than this.
 MIN_BYTES_PER_TILE = 128
 
@@ -62,7 +60,7 @@ def ceil_div(numerator: int, denominator: int) -> int:
 
 def element_bytes(dtype: str) -> int:
     """Return the bytes of one element."""
-    return BYTES_PER_ELEMENT[dtype]
+    return DTYPE_BYTES[dtype]
 
 
 def vector_width(dtype: str, chip: Chip) -> int:

@@ -59,11 +59,6 @@ class Operand(NamedTuple):
         return (self.kept - 1) * self.dilation + 1 + self.pad_low + self.pad_high
 
     @property
-    def plain(self) -> bool:
-        """Whether nothing changes."""
-        return self == Operand(self.size)
-
-    @property
     def ends(self) -> tuple[int, int]:
         """The least and the greatest place of a kept element after all changes."""
         least = self.pad_high if self.flip else self.pad_low
@@ -104,17 +99,11 @@ class Dim(NamedTuple):
     @property
     def free(self) -> bool:
         """Whether every output is the input at its own place, so that dimensions can be joined."""
-        unchanged = self == Dim(self.data, self.kernel)
-        return unchanged and self.data.plain and self.kernel.extent == 1
-
-    @property
-    def expanding_matters(self) -> bool:
-        """Whether moving the kernel into the channels changes the convolution."""
-        return self != Dim(Operand(self.out), Operand(1))
+        return self == Dim(Operand(self.data.size), self.kernel) and self.kernel.extent == 1
 
     @property
     def defers_dilation(self) -> bool:
-        """Whether zeros can be spread through the output instead of the input."""
+        """Whether zeros are spread through the output, not the input (getDilatePostConvDims)."""
         return (
             self.data.dilation != 1
             and not (self.data.pad_low or self.data.pad_high or self.cut_low or self.cut_high)

@@ -22,12 +22,7 @@ from ipusim.compiler.convolution.kernel import kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import Cost, Split, empty_works
 from ipusim.compiler.convolution.rules import PlannerRules
-from ipusim.compiler.convolution.transforms import (
-    Transform,
-    defers_dilation,
-    problems_of,
-    transforms_of,
-)
+from ipusim.compiler.convolution.transforms import Transform, problems_of, transforms_of
 from ipusim.compiler.convolution.vertex_types import candidates_of, vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
 from ipusim.compiler.tiles import Runs, ceil_div
@@ -209,7 +204,7 @@ def _planned(search: _Search, at: int, asked: ConvPass, chip: Chip, rules: Plann
         search.vertices[vertex : vertex + 1],
         work,
         within_memory_bound=bool(work["temp_limit"] == rules.temporary_bytes(chip.bytes_per_tile)),
-        spreads_output=defers_dilation(asked),
+        spreads_output=any(dim.defers_dilation for dim in asked.params.dims),
     )
 
 

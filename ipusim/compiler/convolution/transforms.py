@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipusim.compiler.convolution.params import ConvParams, ConvPass, Dim, uses
+from ipusim.compiler.convolution.params import ConvParams, ConvPass, Dim, Operand, uses
 from ipusim.compiler.convolution.record import PROBLEM
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.tiles import ceil_div
@@ -111,22 +111,20 @@ def _ways(dims: tuple[Dim, ...], batch: int, era: int) -> tuple[Way, ...]:
     return tuple(ways)
 
 
-def defers_dilation(asked: ConvPass) -> bool:
-    """Whether zeros are spread through the output instead of the input (getDilatePostConvDims)."""
-    return any(dim.defers_dilation for dim in asked.params.dims)
-
-
 def _subsets(dims: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     for count in range(len(dims) + 1):
         yield from itertools.combinations(dims, count)
 
 
 def _expandable(params: ConvParams) -> tuple[int, ...]:
-    """Dimensions whose kernel may move into the input channels (getExpandDimsCandidates)."""
+    """Dimensions whose kernel may move into the input channels, and is not there already.
+
+    Source: getExpandDimsCandidates.
+    """
     return tuple(
         d
         for d, dim in enumerate(params.dims)
-        if dim.expanding_matters and dim.data.size >= dim.kernel.size
+        if dim != Dim(Operand(dim.out), Operand(1)) and dim.data.size >= dim.kernel.size
     )
 
 
