@@ -52,21 +52,20 @@ def test_gradient_of_a_non_linearity(function, dtype, per_vector):
     assert cycles == 9 + 6 * worker
 
 
-def test_gradient_remainders():
-    # Three halves: no vector, one pair (3 + 2) and one single (3 + 4).
-    cycles = non_linearity_cycles(LATE, "relu", 3, "float16", gradient=True)
-    assert cycles == 9 + 6 * (20 + 6 + 5 + 7)
-
-
-def test_the_fullest_worker_sets_the_gradient():
-    # 2,404 halves are 601 vectors, 101 of them on one of six workers.
-    cycles = non_linearity_cycles(LATE, "relu", 2404, "float16", gradient=True)
-    assert cycles == 9 + 6 * (20 + 4 + 100 * 3 + 1 + 6)
-
-
-def test_early_gradients_take_three_cycles_a_vector():
-    early = non_linearity_cycles(EARLY, "gelu", 2400, "float16", gradient=True)
-    assert early == 9 + 6 * (25 + 4 + 99 * 3 + 1 + 6)
+@pytest.mark.parametrize(
+    ("tile", "function", "elements", "worker"),
+    [
+        # Three halves: no vector, one pair (3 + 2) and one single (3 + 4).
+        (LATE, "relu", 3, 20 + 6 + 5 + 7),
+        # 2,404 halves are 601 vectors, 101 of them on the fullest of six workers.
+        (LATE, "relu", 2404, 20 + 4 + 100 * 3 + 1 + 6),
+        # Early ones take three cycles a vector.
+        (EARLY, "gelu", 2400, 25 + 4 + 99 * 3 + 1 + 6),
+    ],
+)
+def test_the_fullest_worker_sets_the_gradient(tile, function, elements, worker):
+    cycles = non_linearity_cycles(tile, function, elements, "float16", gradient=True)
+    assert cycles == 9 + 6 * worker
 
 
 def test_generated_vertex_runs_every_operator_per_vector_of_every_input():
@@ -109,27 +108,22 @@ def test_one_hot_and_random_bits():
     assert [step.exchange_bytes for step in steps] == [0, 8, 0, 0]
 
 
-def test_rows_are_added_by_the_word():
-    # 32 halves are 16 words; ten of the hundred indices fall into this worker's part.
-    expected = 6 * (37 + 10 * (13 + 15 * 3) + 90 * 5)
-    cycles = multi_update_add_cycles(LATE, 100, 10, 32, "float16")
-    assert cycles == expected
-    early = multi_update_add_cycles(EARLY, 100, 100, 32, "float16")
-    assert early == 6 * (18 + 100 * (12 + 15 * 3))
-
-
-def test_rows_of_64_bits_have_their_own_path():
-    cycles = multi_update_add_cycles(LATE, 100, 100, 4, "float16")
-    assert cycles == 6 * (36 + 100 * 9)
-    floats = multi_update_add_cycles(LATE, 100, 100, 2, "float32")
-    assert floats == 6 * (37 + 100 * 8)
-
-
-def test_rows_that_are_not_whole_words_are_slow():
-    odd = multi_update_add_cycles(LATE, 10, 10, 33, "float16")
-    even = multi_update_add_cycles(LATE, 10, 10, 34, "float16")
-    assert odd == 6 * (37 + 10 * (13 + 33 * 20))
-    assert odd > even
+@pytest.mark.parametrize(
+    ("tile", "offsets", "found", "row", "dtype", "worker"),
+    [
+        # 32 halves are 16 words; ten of the hundred indices fall into this worker's part.
+        (LATE, 100, 10, 32, "float16", 37 + 10 * (13 + 15 * 3) + 90 * 5),
+        (EARLY, 100, 100, 32, "float16", 18 + 100 * (12 + 15 * 3)),
+        # Rows of 64 bits have their own path.
+        (LATE, 100, 100, 4, "float16", 36 + 100 * 9),
+        (LATE, 100, 100, 2, "float32", 37 + 100 * 8),
+        # Rows that are not whole words are slow.
+        (LATE, 10, 10, 33, "float16", 37 + 10 * (13 + 33 * 20)),
+        (LATE, 10, 10, 34, "float16", 37 + 10 * (13 + 16 * 3)),
+    ],
+)
+def test_rows_are_added_by_the_word(tile, offsets, found, row, dtype, worker):
+    assert multi_update_add_cycles(tile, offsets, found, row, dtype) == 6 * worker
 
 
 def test_lookups_skip_rows_that_lie_elsewhere():
