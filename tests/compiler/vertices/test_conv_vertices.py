@@ -45,13 +45,8 @@ late_eras = st.sampled_from(ERAS[1:])
 counts = st.integers(1, 5)
 rows = st.integers(1, 40)
 lengths = st.integers(1, 400)
-
-
-@st.composite
-def number_types(draw):
-    """Return (float_input, float_partials): float inputs always have float partials."""
-    float_input = draw(st.booleans())
-    return float_input, float_input or draw(st.booleans())
+number_types = st.sampled_from([(2, 2), (2, 4), (4, 4)])
+"""Bytes of inputs and partials: float inputs always have float partials."""
 
 
 def part_of(**counts):
@@ -75,9 +70,7 @@ def cycles_of(kernel, vertex, *more, **counts):
 
 def amp(types, units=16, era=ERA_2_4, out_per=16, load=None):
     """Return an AMP vertex that loads all its units, weights as the planner or as given."""
-    in_bytes, partial_bytes = (4 if floats else 2 for floats in types)
-    grouping = (8 if in_bytes == 4 else 16, out_per)
-    vertex = amp_vertex(grouping, units, (in_bytes, partial_bytes), era, units)
+    vertex = amp_vertex((32 // types[0], out_per), units, types, era, units)
     if load is not None:
         vertex["weight_load"] = load
     return vertex
@@ -105,9 +98,8 @@ def hmac(
     channels=(8, 2),
     pointwise=1,
 ):
-    in_bytes, partial_bytes = (4 if floats else 2 for floats in types)
     in_per, out_per = channels
-    vertex = hmac_vertices(np.array([in_per]), out_per, in_bytes, partial_bytes, era)
+    vertex = hmac_vertices(np.array([in_per]), out_per, *types, era)
     sizes = {"kernel_elements": kernel, "groups": groups}
     return cycles_of(hmac_cycles, vertex, pointwise, rows=n_rows, row_length=length, **sizes)
 
@@ -151,9 +143,7 @@ def test_amp_1x1_against_128_measured_sizes(era):
         if row["operation"].startswith("ConvPartial1x1 AMP") and row["metric"] == "cycles"
     ]
     assert len(measured) == 128
-    errors = [
-        abs(amp_1x1(size, types=(False, False), era=era) / cycles - 1) for size, cycles in measured
-    ]
+    errors = [abs(amp_1x1(size, types=(2, 2), era=era) / cycles - 1) for size, cycles in measured]
     assert sum(errors) / len(errors) <= 0.01
     assert max(errors) <= 0.02
 
@@ -164,11 +154,11 @@ def test_amp_1x1_against_128_measured_sizes(era):
 def test_amp_1x1_by_hand():
     # Era 2, half, 16 units, 48 positions: 8 a worker, 37 + 5 x 4 - 7 = 50; slowest max(300, 314).
     # 50 + 6 x 7 + (12 + 1) + (11 + 19 - 1 + 7 + 64 + 314) = 519.
-    assert amp_1x1(48, types=(False, False)) == 519
+    assert amp_1x1(48, types=(2, 2)) == 519
     # Era 0, float partials, 8 units and so 2 passes, weights in 8 cycles, 12 positions: 2 a worker,
     # 42 + 10 = 52 with zeroing and 42 without; slowest 326 and 266.
     # 50 + 2 x (11 + 2 x (13 + 2 x (18 + 2 x 280)) + 10 + 2 x (18 + 2 x 340)) = 7560.
-    vertex = amp((False, True), 8, ERA_1_0)
+    vertex = amp((2, 4), 8, ERA_1_0)
     assert cycles_of(amp_1x1_cycles, vertex, rows=1, row_length=12, groups=(2, 3, 2)) == 7560
 
 
@@ -188,11 +178,11 @@ def test_amp_nx1_by_hand():
     # Era 2, half, 3x3 kernel, two rows of 9: 3 a worker, 16 + 7 - 4 + 34 = 53; slowest
     # max(318, 327). Inner 3 x (14 + 3 x (12 + 82 + 327)) = 3831.
     # 103 + 24 + 60 + 18 + 1 + 16 + 2 x (14 + 14 + 3831) = 7940, zeroing 6 x (24 + 5) = 174.
-    assert amp_nx1(2, 9, types=(False, False), groups=(1, 2, 1)) == 7940 + 174
+    assert amp_nx1(2, 9, types=(2, 2), groups=(1, 2, 1)) == 7940 + 174
     # Era 0, float partials, 5 rows of 3: the second worker gets 2 + 1, 19 + 34 + 30 = 83, 498.
     # 95 + 16 + 23 + 23 + 15 + 20 + 23 + 498 = 713, zeroing 6 x (10 + 5) + 12 = 102.
     sizes = {"kernel_outer": 1, "kernel_elements": 1}
-    vertex = amp((False, True), 8, ERA_1_0, out_per=8)
+    vertex = amp((2, 4), 8, ERA_1_0, out_per=8)
     assert cycles_of(amp_nx1_cycles, vertex, rows=5, row_length=3, **sizes) == 713 + 102
 
 
@@ -200,14 +190,14 @@ def test_hmac_by_hand():
     # Era 2, half partials, 4 rows of 10: two thirds of a row each, 8 positions; dot product 11 + 2.
     # Worker 16 + 19 + 8 x (7 + 13) = 195; 63 + 60 + 23 + 15 + 2 x (10 + 6 x 211) = 2713;
     # zeroing 6 x 2 x (7 + 5) = 144.
-    assert hmac(4, 10, types=(False, False), groups=(1, 1, 2)) == 2713 + 144
+    assert hmac(4, 10, types=(2, 2), groups=(1, 1, 2)) == 2713 + 144
     # Era 0, 6 rows of 5, 3 kernel elements: worker 16 + 19 + 5 x (7 + 7) = 105.
     # 63 + 2 x (23 + 2 x (15 + 10 + 6 x (3 x 105 + 16))) = 8153, zeroing 6 x 2 x (3 + 5) + 12.
-    sizes = {"types": (False, True), "era": ERA_1_0, "groups": (2, 2, 1)}
+    sizes = {"types": (2, 4), "era": ERA_1_0, "groups": (2, 2, 1)}
     assert hmac(6, 5, kernel=3, channels=(4, 1), **sizes) == 8153 + 108
     # Era 3 has its own 1x1 loop: worker 1 + 14 + 3 x (2 + 13) = 60.
     # 55 + 54 + 90 + 23 + 15 + 3 x (10 + 6 x 76) = 1635. It does not add to zeros.
-    sizes = {"types": (False, True), "era": ERA_3_3}
+    sizes = {"types": (2, 4), "era": ERA_3_3}
     assert hmac(1, 13, channels=(6, 1), groups=(1, 1, 3), **sizes) == 1635
     # But where it adds up two groups of channels: 1398 more, and zeroing 6 x 3 x (2 + 5) = 126.
     both = 1635 + 15 + 3 * (10 + 6 * 76) + 126
@@ -292,7 +282,7 @@ def test_distinct_workers_have_every_share(n_rows, length):
     assert (shares[0], shares[-1]) == (min(shares), max(shares))
 
 
-@given(lengths, number_types(), st.sampled_from([8, 16]), eras)
+@given(lengths, number_types, st.sampled_from([8, 16]), eras)
 def test_amp_grows_with_positions(length, types, units, era):
     # Below three positions a worker, a later stack's vertex may be slower than at three.
     longer = length + WORKERS
@@ -303,7 +293,7 @@ def test_amp_grows_with_positions(length, types, units, era):
     assert amp_nx1(1, length, types=types, era=era) <= amp_nx1(1, longer, types=types, era=era)
 
 
-@given(rows, lengths, number_types(), eras, counts, counts, counts)
+@given(rows, lengths, number_types, eras, counts, counts, counts)
 def test_vertices_grow_with_every_count_of_groups(
     n_rows, length, types, era, conv_groups, in_groups, out_groups
 ):
@@ -317,7 +307,7 @@ def test_vertices_grow_with_every_count_of_groups(
         assert few < amp_1x1(length, types=types, era=era, groups=more)
 
 
-@given(rows, lengths, number_types(), eras)
+@given(rows, lengths, number_types, eras)
 def test_one_long_row_is_never_slower_than_several(n_rows, length, types, era):
     positions = n_rows * length
     assert amp_nx1(1, positions, types=types, era=era) <= amp_nx1(
@@ -335,13 +325,13 @@ def test_slic_grows_with_kernels_and_groups(n_rows, length, sub_kernels, chains,
     assert less < wider
 
 
-@given(rows, lengths, number_types(), eras)
+@given(rows, lengths, number_types, eras)
 def test_no_vertex_beats_its_multipliers(n_rows, length, types, era):
     positions = n_rows * length
-    per_pass = 8 if types[0] else 4
-    assert amp_1x1(positions, types=types, era=era) >= per_pass * positions
-    assert amp_nx1(n_rows, length, types=types, era=era) >= 9 * per_pass * positions
-    assert hmac(n_rows, length, types=types, era=era) >= positions * (8 // (2 if types[0] else 4))
+    in_bytes, _ = types
+    assert amp_1x1(positions, types=types, era=era) >= 2 * in_bytes * positions
+    assert amp_nx1(n_rows, length, types=types, era=era) >= 9 * 2 * in_bytes * positions
+    assert hmac(n_rows, length, types=types, era=era) >= in_bytes * positions
 
 
 @given(st.integers(1, 5000), st.integers(2, 200), st.booleans(), st.booleans())
@@ -362,11 +352,11 @@ def test_stages_of_a_reduction_get_smaller(depth):
 
 
 @settings(max_examples=40)
-@given(rows, lengths, number_types(), eras, counts, counts, counts, st.data())
+@given(rows, lengths, number_types, eras, counts, counts, counts, st.data())
 def test_compiled_equals_python(n_rows, length, types, era, groups, ins, outs, data):
     late = max(era, ERA_2_0)
     grouping = data.draw(st.sampled_from([(1, 4), (2, 2), (4, 1), (8, 1), (16, 1)]))
-    in_bytes, partial_bytes = (4 if floats else 2 for floats in types)
+    in_bytes, partial_bytes = types
     vertex = amp(types, 16, era)
     part = part_of(
         groups=(groups, ins, outs),
@@ -385,10 +375,13 @@ def test_compiled_equals_python(n_rows, length, types, era, groups, ins, outs, d
         (hmac_cycles, (record(hmacs), record(part), 1)),
         (slic_cycles, (record(slics), record(part), 3)),
         (vmac_cycles, (record(vmac_vertex(4, partial_bytes, late)), record(part), 3)),
-        (outer_product_cycles, (record(outer_product_vertex(16, 2, types[0])), record(part))),
+        (outer_product_cycles, (record(outer_product_vertex(16, 2, in_bytes == 4)), record(part))),
         (run_cycles, (record(vertex).first, n_rows, length)),
         (cast_cycles, (length, 4, 2)),
-        (reduce_vertex_cycles, (length, ins + 1, types[0], types[1], length % 8 == 0)),
+        (
+            reduce_vertex_cycles,
+            (length, ins + 1, in_bytes == 4, partial_bytes == 4, length % 8 == 0),
+        ),
         (zero_partials_cycles, (length, groups)),
         (reduce_stages, (length + 1,)),
     ]
