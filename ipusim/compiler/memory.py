@@ -185,7 +185,7 @@ def _lives(graph: Graph, tiles_of: Mapping[str, int], chip_tiles: int) -> list[_
     last_use = dict.fromkeys(graph.inputs, len(graph.ops))
     for index, op in enumerate(graph.ops):
         source = op.inputs[0] if op.inputs else None
-        shares = op.kind == "layout" and op.params.viewed
+        shares = op.kind == "layout" and op.params.viewed_on_ipu
         in_place = op.kind == "elementwise" and op.params.in_place_ok
         in_place = in_place and source is not None and len(consumers[source]) == 1
         for name in op.outputs:

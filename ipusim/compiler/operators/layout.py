@@ -11,7 +11,7 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
     """Lower a view, which costs nothing, or the move of all elements."""
     before = inputs[0].layout if inputs else SPREAD
     elements = sum(result.elements for result in m.task.results)
-    if op.viewed:
+    if op.viewed_on_ipu:
         # Parts of a tensor do not lie where the whole does.
         whole = sum(x.elements for x in inputs[:1]) == elements
         return before if whole else before._replace(mapping="")

@@ -11,20 +11,20 @@ from ipusim.workload.operators.base import Attributes
 class Layout(Attributes):
     """A change of shape or order: "reshape", "transpose", "concat", "split", "pad", ...
 
-    ``moves_data`` is False where the result is a mere view of the input (reshapes, slices,
-    splits, broadcasts) and True where elements change their order or new memory is needed
-    (transposes, concatenations, pads, repeats). "dynamic_slice" and "dynamic_update" read and write
-    what the round of a loop says, "carry" hands a value on to the next round.
+    ``moves_data`` says what a GPU does: False where the result is a mere view of the input
+    (reshapes, slices, splits, broadcasts) and True where elements change their order or new memory
+    is needed (transposes, concatenations, pads, repeats). "dynamic_slice" and "dynamic_update" read
+    and write what the round of a loop says, "carry" hands a value on to the next round.
     """
 
     function: str
     moves_data: bool
 
     @property
-    def viewed(self) -> bool:
+    def viewed_on_ipu(self) -> bool:
         """Whether the elements stay where they are on an IPU, where what reads them rearranges.
 
-        Transposes and concatenations do, which other machines move (graphcore/popart
+        Transposes and concatenations do, which a GPU moves (graphcore/popart
         willow/src/popx/op/transposex.cpp, TransposeInplaceOpx, and concatx.cpp, ConcatInplaceOpx).
         """
         return not self.moves_data or self.function in ("concat", "transpose")

@@ -324,7 +324,7 @@ def test_unet_crops_its_skips_to_the_decoder():
     assert all(p.padding_lower == p.padding_upper == (0, 0) for p in convolutions)
     assert graph.tensors[graph.outputs[0]].shape == (2 * 388 * 388, 2)
     joined = [op for op in graph.ops if op.function == "concat"]
-    assert all(op.params.viewed and len(op.inputs) == 2 for op in joined)
+    assert all(op.params.viewed_on_ipu and len(op.inputs) == 2 for op in joined)
 
 
 def test_yolo_p5_is_the_published_network():
