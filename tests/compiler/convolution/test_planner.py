@@ -12,7 +12,6 @@ import pytest
 import windows
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from ipusim import kernel_cache
 from ipusim.compiler.convolution import planner, search as cs
 from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, tile_cycles_floor
 from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
@@ -288,43 +287,13 @@ def test_channel_splits_are_the_least_for_their_share(grains, serial):
 # --- bounds ---------------------------------------------------------------------------------
 
 
-@kernel_cache.njit(cache=True)
-def _totals(problems, vertices, works):
-    possible = fill_grains(problems[0], vertices[0], works[0])
-    if possible:
-        fill_copies(problems[0], vertices[0], works[0])
-    return possible
+def run(kernel, one):
+    """Return what a kernel makes of arrays of one record each, which it may fill."""
+    return kernel(*(array.view(np.recarray)[0] for array in one))
 
 
-@kernel_cache.njit(cache=True)
-def _cost(problems, vertices, works):
-    return conv_cost(problems[0], vertices[0], works[0])
-
-
-@kernel_cache.njit(cache=True)
-def _part(problems, vertices, works):
-    fill_part(problems[0], vertices[0], works[0])
-
-
-@kernel_cache.njit(cache=True)
-def _partials(problems, vertices, works):
-    fill_partials(problems[0], vertices[0], works[0])
-
-
-@kernel_cache.njit(cache=True)
-def _floors(problems, vertices, works):
-    least_bytes = bytes_floor(problems[0], vertices[0], works[0])
-    return least_bytes, cycles_floor(problems[0], vertices[0], works[0])
-
-
-@kernel_cache.njit(cache=True)
-def _tile(problems, vertices, works):
-    return tile_cycles(problems[0], vertices[0], works[0])
-
-
-@kernel_cache.njit(cache=True)
-def _tile_floor(problems, vertices, works):
-    return tile_cycles_floor(problems[0], vertices[0], works[0])
+def floors(one):
+    return run(bytes_floor, one), run(cycles_floor, one)
 
 
 @st.composite
@@ -338,8 +307,9 @@ def partitions(draw):
     vertices = joined(vertex_types(transforms, shape, chip, rules)[at], VERTEX)
     which = draw(st.integers(0, len(vertices) - 1))
     one = problems[at : at + 1], vertices[which : which + 1], empty_works(1, 1)
-    if not _totals(*one):
+    if not run(fill_grains, one):
         return None
+    run(fill_copies, one)
     problem, vertex, totals, split = (
         problems[at],
         vertices[which],
@@ -371,20 +341,20 @@ def partitions(draw):
 @given(partitions().filter(bool), st.data())
 def test_floors_never_exceed_the_cost(one, data):
     part, cost, totals = (one[2][0][name] for name in ("part", "cost", "totals"))
-    if not _cost(*one):
+    if not run(conv_cost, one):
         return
     assert part["tiles_used"] == cost["tiles_used"]
-    for limit, floor in zip((cost["temp_bytes"], cost["total"]), _floors(*one), strict=True):
+    for limit, floor in zip((cost["temp_bytes"], cost["total"]), floors(one), strict=True):
         assert floor <= limit
     assert totals["arithmetic"] // cost["tiles_used"] <= cost["total"]
     # The search asks with less work, fewer users of the weights and more tiles.
-    _part(*one)
+    run(fill_part, one)
     part["positions"] = data.draw(st.integers(1, int(part["positions"])))
     part["columns"] = data.draw(st.integers(0, int(part["columns"])))
     part["in_positions"] = data.draw(st.integers(0, int(part["in_positions"])))
     part["weight_users"] = data.draw(st.integers(1, int(part["weight_users"])))
     part["tiles_used"] *= data.draw(st.integers(1, 9))
-    for limit, floor in zip((cost["temp_bytes"], cost["total"]), _floors(*one), strict=True):
+    for limit, floor in zip((cost["temp_bytes"], cost["total"]), floors(one), strict=True):
         assert floor <= limit
 
 
@@ -393,13 +363,13 @@ def test_floors_never_exceed_the_cost(one, data):
 def test_no_form_of_the_field_beats_its_floor(one):
     problem, vertex, work = (array[0] for array in one)
     part, totals = work["part"], work["totals"]
-    _part(*one)
+    run(fill_part, one)
     steps, batch = int(totals["steps"]), int(problem["batch"])
     one_row = problem["era"] != 0 and totals["one_by_one"] and part["kernel_elements"] == 1
-    floors = []
+    least = []
     for positions in range(1, 60):
         part["positions"] = positions
-        floors.append(_tile_floor(*one))
+        least.append(run(tile_cycles_floor, one))
     for rows in range(1, 2 if one_row else 8):
         for length in range(1, 60 // rows):
             positions = rows * length
@@ -407,9 +377,9 @@ def test_no_form_of_the_field_beats_its_floor(one):
                 continue
             part["rows"], part["row_length"] = rows, -(-length // steps)
             part["positions"], part["batch"] = positions, math.gcd(batch, positions)
-            cycles = _tile(*one)
+            cycles = run(tile_cycles, one)
             if cycles >= 0:
-                assert max(floors[:positions]) <= cycles
+                assert max(least[:positions]) <= cycles
 
 
 # --- memory ---------------------------------------------------------------------------------
@@ -662,7 +632,7 @@ def test_runs_end_with_the_first_dimension_that_is_split():
         totals["last_grains"], totals["field_grain"] = 5, 2
         for name, parts in splits.items():
             split[name] = parts
-        _partials(problem, vertex, work)
+        run(fill_partials, (problem, vertex, work))
         return work["partials"][0], work["run"][0]
 
     whole = 8 * 10 * 6 * 2 * 5
