@@ -36,13 +36,8 @@ def lowered(name, *steps, kind="elementwise", codelet="", reads_lines=False):
         kind=kind,
         function="",
         steps=steps,
-        macs=0,
-        float_macs=0,
-        plan="",
-        transform="",
         tiles=TILES,
         grouping=16,
-        temp_bytes=0,
         codelet=codelet,
         reads_lines=reads_lines,
     )
@@ -58,6 +53,11 @@ def graph_of(channels, *, blocks=1):
 
 
 EMPTY = graph_of(16)
+
+
+def own_code(*ops, update=()):
+    """Code of a tile that runs all operations."""
+    return code_size(EMPTY, Program(ops), TILES, update=Program(update)).fullest_tile
 
 
 def test_code_of_two_small_operations_by_hand():
@@ -84,26 +84,26 @@ def test_a_convolution_has_larger_vertices_and_more_messages_than_a_product():
     vertex = step("poplin::AMP", received=4096)
     one = lowered("one", vertex, kind="conv", codelet="AMP nx1 1x16x16", reads_lines=True)
     product = lowered("one", vertex, kind="matmul", codelet="AMP 1x1 1x16x16")
-    conv, dense = (code_size(EMPTY, Program((op,)), TILES).fullest_tile for op in (one, product))
+    conv, dense = own_code(one), own_code(product)
     assert conv.vertex_state - dense.vertex_state == sizes.CONV_VERTEX_STATE_BYTES
     per_kib = sizes.FIELD_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
     assert conv.exchange_code - dense.exchange_code == 4 * per_kib
     # Without a field, a convolution receives what a product does.
-    pointwise = product._replace(kind="conv")
-    code = code_size(EMPTY, Program((pointwise,)), TILES).fullest_tile
-    assert code.exchange_code == dense.exchange_code
+    assert own_code(product._replace(kind="conv")).exchange_code == dense.exchange_code
     assert conv.vertex_code == dense.vertex_code
     # Another grouping of channels is another vertex type, another split is not.
     for codelet, types in (("AMP nx1 1x8x16", 2), ("AMP nx1 1x16x16", 1)):
-        both = Program((one, one._replace(name="two", plan="/ b2", codelet=codelet)))
-        code = code_size(EMPTY, both, TILES).fullest_tile.vertex_code
-        assert code == sizes.CODE_BASE_BYTES + types * sizes.CONV_VERTEX_CODE_BYTES
+        two = one._replace(name="two", plan="/ b2", codelet=codelet)
+        assert (
+            own_code(one, two).vertex_code
+            == sizes.CODE_BASE_BYTES + types * sizes.CONV_VERTEX_CODE_BYTES
+        )
 
 
 def test_the_rounds_of_a_loop_share_their_code():
     rounds = [lowered(f"{round_prefix('loop', n)}a", step(received=2048)) for n in range(3)]
     rounds.append(lowered(f"{round_prefix('loop', 0)}b", step(received=2048)))
-    own = code_size(EMPTY, Program(tuple(rounds)), TILES).fullest_tile
+    own = own_code(*rounds)
     assert own.control_code == 2 * sizes.CONTROL_BYTES
     assert own.vertex_state == 2 * sizes.VERTEX_STATE_BYTES
 
@@ -114,9 +114,7 @@ def test_pieces_take_more_code_than_whole_rows():
         lowered("b", step("copy", compute=0, received=4096), kind="layout"),
         lowered("c", step("popops::MultiSlice", received=4096), kind="gather"),
     )
-    whole, *small = (
-        code_size(EMPTY, Program((op,)), TILES).fullest_tile.exchange_code for op in (rows, *pieces)
-    )
+    whole, *small = (own_code(op).exchange_code for op in (rows, *pieces))
     more = sizes.PIECE_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
     assert [code - whole for code in small] == [4 * more] * 2
     # What was transposed on the tiles, and what only moves, arrives in blocks.
@@ -126,9 +124,7 @@ def test_pieces_take_more_code_than_whole_rows():
         lowered("e", copy, kind="matmul"),
         lowered("f", copy, kind="norm"),
     )
-    for op in blocks:
-        code = code_size(EMPTY, Program((op,)), TILES).fullest_tile.exchange_code
-        assert code == whole
+    assert [own_code(op).exchange_code for op in blocks] == [whole] * 3
 
 
 def test_equal_convolutions_share_code_and_others_do_not():
@@ -156,15 +152,13 @@ def test_a_data_gradient_runs_by_the_forward_code():
 
 
 def test_updates_of_equal_tensors_share_code_beside_the_program():
-    main = Program((lowered("a", step()),))
-    update = [
-        lowered(f"update{n}", step("popops::ScaledAdd", compute=c)) for n, c in ((0, 7), (1, 7))
-    ]
-    bare = code_size(EMPTY, main, TILES).fullest_tile
-    one = code_size(EMPTY, main, TILES, update=Program(tuple(update))).fullest_tile
+    main = lowered("a", step())
+    first, equal, other = (
+        lowered(f"update{n}", step("popops::ScaledAdd", compute=c)) for n, c in enumerate((7, 7, 9))
+    )
+    bare, one = own_code(main), own_code(main, update=(first, equal))
     assert one.control_code - bare.control_code == sizes.CONTROL_BYTES
-    update.append(lowered("update2", step("popops::ScaledAdd", compute=9)))
-    two = code_size(EMPTY, main, TILES, update=Program(tuple(update))).fullest_tile
+    two = own_code(main, update=(first, equal, other))
     assert two.control_code - one.control_code == sizes.CONTROL_BYTES
     assert two.vertex_code == one.vertex_code
 
