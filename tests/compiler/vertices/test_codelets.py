@@ -235,8 +235,9 @@ AROUND = 13 + 6 * 19
         # Multiply in place: 5 + 4 + 4 x (7 + 4) = 53; pipelined elsewhere: 9 + 4 + 4 x 11.
         (EARLY, "mul", 16, 12, False, 8 + 2 + 6 * (24 + 53)),
         (LATE, "mul", 16, 12, False, AROUND + 6 * (24 + 2 + 57)),
-        # Four but not eight channels, five blocks: 9 + 5 + 3 x (7 + 2 + 1 + 1 + 5) + 1.
+        # Four but not eight channels, five blocks: 9 + 5 + 3 x (7 + 2 + 1 + 1 + 5) + 1; then two.
         (LATE, "add", 12, 30, True, AROUND + 6 * (2 + 63)),
+        (LATE, "add", 12, 12, True, AROUND + 6 * (2 + 9 + 5 + 3 * (7 + 1 + 5) + 1)),
         (LATE, "add", 12, 6, True, AROUND + 6 * (2 + 7 + 6 + 12 * 14)),
         (LATE, "add", 8, 6, True, AROUND + 6 * (2 + 5 + 2 + 3 + 7 + 1)),
         # Longer than the strides reach.
