@@ -274,14 +274,6 @@ def tensors_with_gradient(graph: Graph) -> frozenset[str]:
     return frozenset(reached)
 
 
-def _backward_ops(tape: Tape, ops: Iterable[Op]) -> None:
-    """Differentiate forward operators, the last first; the tape holds and takes gradients."""
-    for op in reversed(list(ops)):
-        incoming = tuple(_total_gradient(tape, name, op) for name in op.outputs)
-        if any(incoming) and any(name in tape.wanted for name in op.inputs):
-            Backward(tape, op, incoming).run()
-
-
 def _total_gradient(tape: Tape, name: str, source: Op) -> str | None:
     """Return the whole gradient of a forward tensor, adding up contributions; None if none."""
     parts = tape.gradients.get(name)
@@ -322,7 +314,10 @@ def _differentiate(
     for index in reversed(range(len(segments))):
         start = len(tape.ops)
         forward_part = [op for op in segments[index] if not isinstance(op.params, Loss)]
-        _backward_ops(tape, forward_part)
+        for op in reversed(forward_part):
+            incoming = tuple(_total_gradient(tape, name, op) for name in op.outputs)
+            if any(incoming) and any(name in tape.wanted for name in op.inputs):
+                Backward(tape, op, incoming).run()
         backward = tape.ops[start:]
         if index < len(segments) - 1:
             backward = _recomputed(tape, forward_part, backward, crossing)

@@ -66,15 +66,12 @@ def _resample(g: GraphBuilder, x: str, channels: int, finer: int) -> str:
         x = g.batch_norm("bn", g.conv("conv", x, channels, 1, bias=True))
     if finer < 0:
         return g.max_pool("pool", x, 3, stride=2, padding=1)
-    return _double(g, "up", x) if finer else x
-
-
-def _double(g: GraphBuilder, name: str, x: str) -> str:
-    """Double the field: zeros between the elements, a kernel with (0, 1, 1) along each axis."""
-    channels = g.shape(x)[1]
-    # XLA repeats the last row and cuts its last zero; padding by one zero more costs the same. It
-    # doubles one axis at a time only where they grow by 16 together (kMax2DKernelSize).
-    return g.conv_transpose(name, x, channels, 3, stride=2, groups=channels, role="constant")
+    if not finer:
+        return x
+    # Zeros between the elements, a kernel with (0, 1, 1) along each axis: XLA repeats the last row
+    # and cuts its last zero; padding by one zero more costs the same. It doubles one axis at a time
+    # only where they grow by 16 together (kMax2DKernelSize).
+    return g.conv_transpose("up", x, channels, 3, stride=2, groups=channels, role="constant")
 
 
 def _cell(g: GraphBuilder, features: list[str], channels: int) -> list[str]:

@@ -69,7 +69,10 @@ def _layer(g: GraphBuilder, x: str, kind: str) -> str:
     """Add attention and gated dense layers, both scaled by a learnt vector (arXiv 2103.17239)."""
     y = g.layer_norm("attention.norm", x)
     own = g.at("attention")
-    y = _axial_attention(own, y, kind) if kind != "full" else _full_attention(own, y)
+    if kind == "full":
+        y = own.linear("output", merge_heads(own, _attend(own, *_heads(own, y))), HIDDEN)
+    else:
+        y = _axial_attention(own, y, kind)
     x = _scaled_residual(own, x, y)
     y = g.linear("mlp.gated", g.layer_norm("mlp.norm", x), 8 * HIDDEN)
     y, gates = g.split("mlp.split", y, 2, axis=2)
@@ -106,11 +109,6 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
     scores = g.matmul("scores", query, key, transpose_b=True)
     weights = _masked_softmax(g, scores, (tokens, tokens))
     return g.matmul("context", weights, value)
-
-
-def _full_attention(g: GraphBuilder, x: str) -> str:
-    """Add attention to all tokens before."""
-    return g.linear("output", merge_heads(g, _attend(g, *_heads(g, x))), HIDDEN)
 
 
 def _axial_attention(g: GraphBuilder, x: str, kind: str) -> str:
