@@ -101,8 +101,11 @@ def train_bragg(
         return Trained(options=options, weights=weights, losses=tuple(run["losses"]))
 
     def batches(step: int) -> tuple[np.ndarray, np.ndarray]:
-        chosen, shifts = _batch(len(peaks), schedule.batch, step, options.seed)
-        return prepare_patches(peaks.crops[chosen], peaks.centres[chosen], shifts)
+        """Every epoch has its own order."""
+        epoch, place = divmod(step, len(peaks) // schedule.batch)
+        order, shifts = _epoch(len(peaks), epoch, options.seed)
+        own = slice(place * schedule.batch, (place + 1) * schedule.batch)
+        return prepare_patches(peaks.crops[order[own]], peaks.centres[order[own]], shifts[own])
 
     run = {"checkpoint": checkpoint, "progress": progress}
     trained = trainer.train(_program(schedule.batch), batches, options, data=data, **run)
@@ -118,15 +121,6 @@ def _kept_path(configuration: Mapping[str, object]) -> Path | None:
         return None
     made_by = [configuration, np.__version__, numba.__version__]
     return kept_path("trainings", source_digest(TRAINED_BY), json.dumps(made_by, sort_keys=True))
-
-
-def _batch(count: int, batch: int, step: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the peaks and shifts of one step; every epoch has its own order."""
-    per_epoch = count // batch
-    epoch, place = divmod(step, per_epoch)
-    order, shifts = _epoch(count, epoch, seed)
-    chosen = slice(place * batch, (place + 1) * batch)
-    return order[chosen], shifts[chosen]
 
 
 @lru_cache(maxsize=1)
