@@ -82,25 +82,23 @@ def panels(frame: pd.DataFrame) -> pd.DataFrame:
         panel(metric_frame(frame, metric), "batch_size", metric.capitalize(), unit)
         for metric, unit in _METRICS.items()
     ]
-    power = power_frame(frame).rename(columns=lambda name: name.removesuffix("_power_w"))
-    power = power.rename(columns={"predicted": "calibrated"})
-    return pd.concat([*drawn, panel(power, "batch_size", "Power of the card", "W")])
+    power = panel(power_frame(frame), "batch_size", "Power of the card", "W")
+    return pd.concat([*drawn, power])
 
 
 def power_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Return published, specification and calibrated power (W), throughput over efficiency."""
     throughput, efficiency = (metric_frame(frame, name) for name in ("throughput", "efficiency"))
-    kinds = {"published": "published", "specification": "specification", "calibrated": "predicted"}
-    powers = {
-        f"{name}_power_w": throughput[kind] / efficiency[kind] for kind, name in kinds.items()
-    }
-    return pd.DataFrame({"batch_size": throughput["batch_size"].astype(int), **powers})
+    kinds = ["published", "specification", "calibrated"]
+    powers = throughput[kinds] / efficiency[kinds]
+    return powers.assign(batch_size=throughput["batch_size"].astype(int))
 
 
 def audited_power(frame: pd.DataFrame) -> pd.DataFrame:
     """Put the predicted power, NaN where there is none, beside that of the audit."""
-    predicted = power_frame(frame)[["batch_size", "predicted_power_w"]]
-    return audit.table("qwant_power").merge(predicted, on="batch_size", how="left")
+    predicted = power_frame(frame).set_index("batch_size")["calibrated"]
+    audited = audit.table("qwant_power")
+    return audited.assign(predicted_power_w=audited["batch_size"].map(predicted))
 
 
 def report_for(micro_batch: int, **changes: str) -> Report:

@@ -277,7 +277,7 @@ def test_another_precision_or_system_says_so():
 
 
 def test_predicted_power_is_that_of_the_report(qwant_frame):
-    assert list(qwant.power_frame(qwant_frame)["predicted_power_w"]) == pytest.approx([250] * 6)
+    assert list(qwant.power_frame(qwant_frame)["calibrated"]) == pytest.approx([250] * 6)
 
 
 @pytest.mark.parametrize(
