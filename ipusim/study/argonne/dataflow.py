@@ -47,17 +47,6 @@ class Dataflow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
-    """A GPU of the slides: which board, stack and precision stand for it, and why."""
-
-    name: str
-    gpu: str
-    framework: str
-    precision: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Training(Sourced, file=_TABLES, word="run"):
     """The run of the slides: items of an epoch, epochs, items of a step, loader processes."""
 
@@ -188,14 +177,13 @@ class GpuRun:
 
 def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
     """Simulate the reference run on a GPU of the slides; an UnknownNameError for another."""
-    boards = {item.name: item for item in read(Board, FILE, table="gpu")}
-    chosen = boards[resolve_name("board", board, boards)]
-    run = load_training()
-    given = {"precision": chosen.precision, "framework": chosen.framework}
-    report = simulate_gpu("braggnn", chosen.gpu, batch=run.batch, optimizer="adam", **given)
+    run, boards = load_training(), read_tables(FILE)["gpu"]
+    said = boards[resolve_name("board", board, boards)]
+    given = {"precision": said["precision"], "framework": said["framework"]}
+    report = simulate_gpu("braggnn", said["gpu"], batch=run.batch, optimizer="adam", **given)
     per_item = item_seconds(load_dataflow("stock"), several_components=several_components)
     loader_s = run.batch * per_item / run.workers
-    return GpuRun(report=report, loader_s=loader_s, source=chosen.source)
+    return GpuRun(report=report, loader_s=loader_s, source=said["source"])
 
 
 def dataflow_frame(chips: Sequence[str] = tuple(SYSTEMS)) -> pd.DataFrame:

@@ -1,9 +1,11 @@
 """Published programs, which all ran: how many of them the model of memory calls too large."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 import pandas as pd
 
+from ipusim.files import read_tables
 from ipusim.machine import load_system
 from ipusim.runtime.calibration import Ran
 from ipusim.study.cached import PooledPredictor
@@ -12,29 +14,18 @@ from ipusim.study.predict import request_for
 
 KNOWN = ("exact tag", "other tag")
 """How the confidence of a recipe begins that is read from public code."""
-ONE_PROGRAM = (
-    "model",
-    "stack",
-    "mode",
-    "micro_batch",
-    "ipus_per_replica",
-    "pipeline_splits",
-    "precision",
-    "recompute",
-    "overlap_io",
-    "optimizer",
-)
-"""Options that runs of one program share, besides the chip; others change little on a tile."""
+FILE = "studies/fidelity.toml"
+"""What it says of ``one_program`` are options that runs of one share, besides the chip."""
 
 
 def programs_that_ran(rows: Iterable[PublishedRow] | None = None) -> tuple[PublishedRow, ...]:
     """Return the first row, of all by default, of each modelled program of a known recipe."""
     found: dict[tuple[object, ...], PublishedRow] = {}
+    shared = attrgetter(*read_tables(FILE)["one_program"])
     for row in load_rows() if rows is None else rows:
         run = row.run
         if not run.not_modelled and run.confidence.startswith(KNOWN):
-            shared = tuple(getattr(run, name) for name in ONE_PROGRAM)
-            found.setdefault((load_system(row.system).chip.name, *shared), row)
+            found.setdefault((load_system(row.system).chip.name, *shared(run)), row)
     return tuple(found.values())
 
 
