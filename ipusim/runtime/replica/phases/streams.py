@@ -7,10 +7,10 @@ is stored by the last phase of such a stay if that made or changed it. What is n
 stored.
 """
 
-from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from ipusim.runtime.options.spec import LIVENESS, RunConfig
 from ipusim.workload.graph import Graph, Op
@@ -74,13 +74,10 @@ class Held:
 
     def on_chip(self, phase: int) -> bool:
         """Tell whether it is on the chip in a phase, which touches it or through which it stays."""
-        place = bisect_left(self.touched, phase)
-        if place == len(self.touched):
-            return False
-        following = self.touched[place]
-        if following == phase:
-            return True
-        return place > 0 and (self.stay is None or following - self.touched[place - 1] <= self.stay)
+        return phase in self.touched or any(
+            before < phase < after and (self.stay is None or after - before <= self.stay)
+            for before, after in pairwise(self.touched)
+        )
 
 
 def transfers(
