@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ipusim.errors import ConfigError
+from ipusim.machine.parts import sync_hops
 from ipusim.machine.system import System
 
 
@@ -28,11 +29,11 @@ class Ring:
 def sync_s(system: System, ipus: int) -> float:
     """Return the seconds of a sync over `ipus` chips inside the chips and between them.
 
-    That is the multi-chip sync of the chip's description, or the hops of the ladder where these
-    take longer.
+    That is the multi-chip sync of the chip's description, or the hops of the ladder, there and
+    back, where these take longer.
     """
     on_chip = system.chip.seconds(system.chip.global_sync_cycles)
-    return max(on_chip, system.global_sync_s(ipus))
+    return max(on_chip, 2 * sync_hops(ipus) * system.ipu_link.sync_s_per_hop)
 
 
 def replica_rings(

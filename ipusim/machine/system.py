@@ -7,7 +7,7 @@ from pathlib import Path
 from ipusim.errors import ConfigError, check_name, why
 from ipusim.machine.chip import Chip
 from ipusim.machine.constants import Own, Sourced, constant, described, load, names
-from ipusim.machine.parts import Host, Link, PowerConstants, sync_hops
+from ipusim.machine.parts import Host, Link, PowerConstants
 
 TOPOLOGIES = ("pair", "ladder", "torus")
 OWN_FILES = ("systems", "chips", "power", "links", "hosts")
@@ -79,10 +79,6 @@ class System(Sourced, file="hardware/systems", word="system"):
             self.host_link_bytes_per_s_per_ipu,
             self.host_link_bytes_per_s_per_machine / sharing,
         )
-
-    def global_sync_s(self, ipus: int) -> float:
-        """Return the seconds of a sync over `ipus` chips, there and back; 0 for one chip."""
-        return 2 * sync_hops(ipus) * self.ipu_link.sync_s_per_hop
 
 
 def system_names() -> tuple[str, ...]:
