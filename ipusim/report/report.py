@@ -53,6 +53,13 @@ class Estimate:
         return f"{before}{digits(scale * self.low80)} to {digits(scale * self.high80)})"
 
 
+def _frame(*content: Any, **options: Any) -> pd.DataFrame:
+    """Return a table; a number alone needs no pandas."""
+    import pandas as pd
+
+    return pd.DataFrame(*content, **options)
+
+
 def _read(place: str, doc: str) -> Any:
     """Return a property that is read off what lies inside a report."""
     return property(attrgetter(place), doc=doc)
@@ -203,9 +210,7 @@ class Report:
     @cached_property
     def parts(self) -> pd.DataFrame:
         """Where the time of a step goes, one row per part: milliseconds and share."""
-        import pandas as pd
-
-        parts = pd.DataFrame(self.result.parts_s.items(), columns=["part", "seconds"])
+        parts = _frame(self.result.parts_s.items(), columns=["part", "seconds"])
         seconds, step = parts.pop("seconds"), self.result.step_s
         return parts.assign(time_ms=1e3 * seconds, share_percent=100.0 * seconds / step)
 
@@ -222,10 +227,8 @@ class Report:
 
         Empty for one chip that holds all of the model.
         """
-        import pandas as pd
-
         phased = self.config.phased
-        frame = pd.DataFrame(
+        frame = _frame(
             [
                 {
                     "phase" if phased else "stage": index,
@@ -251,8 +254,6 @@ class Report:
         the cycles of the operation. In training the rows of one micro-batch are followed by those
         of the weight update.
         """
-        import pandas as pd
-
         chip = self.config.system.chip
         dtype = OPERAND_DTYPES.get(self.config.precision, "float16")
         partials = "float32" if dtype == "float32" else "float16"
@@ -280,7 +281,7 @@ class Report:
                     "temp_bytes_per_tile": op.temp_bytes,
                 }
             )
-        return pd.DataFrame(rows)
+        return _frame(rows)
 
     def heaviest(self, count: int = 8) -> pd.DataFrame:
         """Return the operations that take longest on the device.
@@ -305,10 +306,8 @@ class Report:
     @cached_property
     def memory(self) -> pd.DataFrame:
         """One row per operation: bytes on the fullest tile while it runs."""
-        import pandas as pd
-
         memory = self.result.memory
-        return pd.DataFrame(
+        return _frame(
             [
                 {
                     "op": point.op,
@@ -329,8 +328,6 @@ class Report:
     @cached_property
     def trace(self) -> pd.DataFrame:
         """One row per phase of every superstep: start and duration in microseconds."""
-        import pandas as pd
-
         clock = self.config.system.chip.clock_hz
         columns = ("start_us", "duration_us", "cycles", "phase", "op", "step", "vertex", "repeat")
         rows, now = [], 0
@@ -341,7 +338,7 @@ class Report:
                     times = 1e6 * now / clock, 1e6 * cycles / clock
                     rows.append((*times, cycles, phase, op, step.name, step.vertex, repeat))
                 now += cycles
-        return pd.DataFrame(rows, columns=columns)
+        return _frame(rows, columns=columns)
 
     def to_perfetto(self, path: str | Path) -> Path:
         """Write a trace that ui.perfetto.dev and chrome://tracing open (Chrome trace JSON).
@@ -498,7 +495,6 @@ def compare(a: Report, b: Report) -> pd.DataFrame:
         One row per number: "a", "b" and "ratio", b over a, NaN where a is 0 or not known. First
         the rates and the memory, then the parts of a step (ms), then cycles by kind of operation.
     """
-    import pandas as pd
 
     def numbers(report: Report) -> dict[str, float]:
         kinds = report.layers.groupby("kind")["cycles"].sum()
@@ -516,7 +512,7 @@ def compare(a: Report, b: Report) -> pd.DataFrame:
             **{f"{kind}, cycles": cycles for kind, cycles in kinds.items()},
         }
 
-    frame = pd.DataFrame({"a": numbers(a), "b": numbers(b)}, dtype=float)
+    frame = _frame({"a": numbers(a), "b": numbers(b)}, dtype=float)
     order = dict.fromkeys((*numbers(a), *numbers(b)))
     frame = frame.reindex(order).rename_axis("number")
     return frame.assign(ratio=(frame["b"] / frame["a"]).where(frame["a"] != 0))

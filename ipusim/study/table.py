@@ -103,11 +103,9 @@ class Table:
 
     def __repr__(self) -> str:
         """Return the table as aligned text."""
-        return "\n".join([*([self.caption] if self.caption else []), *self._text_lines()])
-
-    def _text_lines(self) -> list[str]:
         lines = [list(self.headings), *self.cells]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.headings))]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        lines.insert(1, ["-" * width for width in widths])
         text = [
             "  ".join(
                 cell.rjust(width) if side == "right" else cell.ljust(width)
@@ -115,7 +113,7 @@ class Table:
             ).rstrip()
             for line in lines
         ]
-        return [text[0], "  ".join("-" * width for width in widths), *text[1:]]
+        return "\n".join([self.caption, *text] if self.caption else text)
 
     def _repr_html_(self) -> str:
         """Return the table as an HTML element, without generated identifiers; text is escaped."""

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from ipusim.files import read_tables
 from ipusim.look import OKABE_ITO
@@ -54,17 +53,6 @@ def name_places(
     axis.grid(axis=side, visible=False)
     if vertical:
         axis.set_ylim(len(names) - 0.4, -0.6)
-
-
-def log_axis(axis: Axes, side: str, ticks: Sequence[float] = (), *, unit: str = "") -> None:
-    """Make the axis "x" or "y" logarithmic, with plain numbers where `ticks` are."""
-    getattr(axis, f"set_{side}scale")("log")
-    line = getattr(axis, f"{side}axis")
-    line.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}{unit}"))
-    line.set_minor_formatter(NullFormatter())
-    if len(ticks):
-        line.set_ticks(list(ticks))
-        line.set_minor_locator(NullLocator())
 
 
 def panel(data: pd.DataFrame, x: str, title: str, unit: str) -> pd.DataFrame:

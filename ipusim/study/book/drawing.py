@@ -26,6 +26,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
+from matplotlib.ticker import NullFormatter, NullLocator, StrMethodFormatter
 
 from ipusim.errors import StudyError, unknown_name
 from ipusim.look import OKABE_ITO, sheet
@@ -167,8 +168,13 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
         named = rows.drop_duplicates(ticks).sort_values(ticks)
         ticks = list(named[ticks])
     if spec.get("log"):
-        charts.log_axis(axis, side, ticks or (), unit=spec.get("unit", ""))
-    elif ticks is not None:
+        getattr(axis, f"set_{side}scale")("log")
+        line = getattr(axis, f"{side}axis")
+        line.set_major_formatter(StrMethodFormatter(f"{{x:,.12g}}{spec.get('unit', '')}"))
+        line.set_minor_formatter(NullFormatter())
+        if ticks:
+            line.set_minor_locator(NullLocator())
+    if ticks is not None:
         getattr(axis, f"set_{side}ticks")(ticks)
     if "names" in spec:
         charts.name_places(axis, values(named, spec["names"]), vertical=side == "y", places=ticks)

@@ -16,6 +16,7 @@ from ipusim.markup import template
 from ipusim.study.book.catalogue import Study
 
 START, ROWS, COVERAGE = "index.html", "rows.html", "coverage.html"
+GLOSSARY_FILE = "glossary.toml"
 _MENU = (
     {"href": START, "title": "Start page"},
     {"href": ROWS, "title": "Every published row"},
@@ -96,19 +97,14 @@ def _sections(path: Path, study: Study) -> Iterator[dict[str, str]]:
     yield {"href": href, "title": title, "text": f"{title} {text}".lower()}
 
 
-@cache
-def glossary() -> dict[str, str]:
-    """Return the terms of data/glossary.toml with a sentence each."""
-    return dict(read_tables("glossary.toml")["terms"])
-
-
 def _explain(source: str, explained: set[str]) -> str:
     """Mark the first use of each term of the glossary in a page's prose."""
-    for term in [name for name in glossary() if name not in explained]:
+    terms = read_tables(GLOSSARY_FILE)["terms"]
+    for term in [name for name in terms if name not in explained]:
         prose = _NOT_PROSE.sub(lambda match: "\0" * len(match[0]), source)
         found = re.search(rf"\b{re.escape(term)}s?\b", prose, re.IGNORECASE)
         if found:
-            marked = Markup('<dfn title="{}">{}</dfn>').format(glossary()[term], found[0])
+            marked = Markup('<dfn title="{}">{}</dfn>').format(terms[term], found[0])
             source = source[: found.start()] + str(marked) + source[found.end() :]
             explained.add(term)
     return source

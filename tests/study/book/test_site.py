@@ -6,8 +6,9 @@ import re
 import nbformat
 import pytest
 
+from ipusim.files import read_tables
 from ipusim.study.book.catalogue import Study
-from ipusim.study.book.site import glossary, notebook_page, search_script
+from ipusim.study.book.site import GLOSSARY_FILE, notebook_page, search_script
 
 TEXT = """# A <study>
 
@@ -39,7 +40,7 @@ def page(study, files=()):
 def test_terms_are_explained_once_and_not_in_headings_or_code(study):
     found = re.findall(r'<dfn title="([^"]+)">([^<]+)</dfn>', page(study))
     assert [word for _, word in found] == ["superstep", "tile"]
-    assert found[1][0] == glossary()["tile"]
+    assert found[1][0] == read_tables(GLOSSARY_FILE)["terms"]["tile"]
     assert "<code>tile</code>" in page(study)
 
 
