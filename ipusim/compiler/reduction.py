@@ -140,25 +140,21 @@ def _between_tiles(
         rows = max(2, ceil_div(sources, pieces))
         narrow = replace(vertex, output=partials, partials=vertex.inputs)
         name = "reduce between tiles"
-        stages += gathered_stages(name, narrow, _gathered(columns, rows), divide_columns=False)
+        region = Region.gathered(columns, rows)
+        stages += gathered_stages(name, narrow, region, divide_columns=False)
         vertex = vertex.halves[1]
         sources = ceil_div(sources, rows)
         data = outputs * sources
         width = columns
         tiles = min(chip.tiles, ceil_div(data, columns))
     mapped = _results_per_tile(outputs, partials, chip)
-    return stages + gathered_stages("reduce to output", vertex, _gathered(mapped, sources))
+    return stages + gathered_stages("reduce to output", vertex, Region.gathered(mapped, sources))
 
 
 def _results_per_tile(outputs: int, partials: str, chip: Chip) -> int:
     """Return the outputs on the fullest tile (mapping of intermediateToOutput)."""
     width = vector_width(partials, chip)
     return largest_part(outputs, width, chip.tiles, 4 * width)
-
-
-def _gathered(columns: int, rows: int) -> Region:
-    """Return the region that arrives as `rows` rows; those of a single output are contiguous."""
-    return Region(1, rows, 1) if columns == 1 else Region(columns, 1, rows)
 
 
 def gathered_stages(

@@ -27,6 +27,11 @@ class Region(NamedTuple):
     inner: int
     outer: int
 
+    @classmethod
+    def gathered(cls, columns: int, rows: int) -> Self:
+        """Return the region that arrives as rows; those of a single output are contiguous."""
+        return cls(1, rows, 1) if columns == 1 else cls(columns, 1, rows)
+
     @property
     def rows(self) -> int:
         """Partials per output."""
@@ -203,8 +208,7 @@ class ReduceVertex:
             for rows in split_sizes(region.rows, self.path if columns == 1 else 1, parts):
                 part = Region(columns, rows, 1) if contiguous else Region(columns, 1, rows)
                 stage1.append(first.region(part, min(pieces, rows)))
-            combined = Region(1, parts, 1) if columns == 1 else Region(columns, 1, parts)
-            stage2.append(second.region(combined))
+            stage2.append(second.region(Region.gathered(columns, parts)))
         return [stage1, stage2] if stage2 else [stage1]
 
 
