@@ -232,6 +232,7 @@ def _gradient(m: Lowering, op: Elementwise, x: Placed, incoming: TensorLayout) -
 def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...]) -> None:
     """Run the functions that popops computes, one or several operations."""
     _cast_operands(m, x, inputs)
+    # Unlike `TensorLayout.lies_with`: a result keeps the place of its first operand, free or not.
     elsewhere = [
         other
         for other in inputs[1:]
