@@ -190,10 +190,6 @@ def _span(text: str) -> Sequence[Any]:
     return range(first, last + 1, step)
 
 
-_MACHINES = ["C2", "IPU-M2000", "Bow-2000"]
-_MICRO_BATCHES = [1, 2, 4, 8]
-
-
 @cli.command()
 @click.argument("model")
 @_onnx_options
@@ -235,7 +231,8 @@ def sweep(model: str, as_csv: bool, **given: Any) -> None:
     options["chip"] = _by_name("values", given["chip"])
     options["client"] = options.pop("scheduler", None)
     out = options.get("out")
-    usual = {"system": _MACHINES, "micro_batch": _MICRO_BATCHES, "jobs": available_cores()}
+    usual = {"system": ["C2", "IPU-M2000", "Bow-2000"], "micro_batch": [1, 2, 4, 8]}
+    usual["jobs"] = available_cores()
     frame = sweeps.sweep(model, **usual | options)
     if out is not None:
         click.echo(f"{len(frame)} rows: {_shown(out)}")

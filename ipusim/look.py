@@ -1,6 +1,6 @@
 """How every figure looks: colour-blind safe, readable in grey, the same bytes for the same data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ipusim.files import TEMPLATES
+from ipusim.files import TEMPLATES, read_tables
 
 PNG_DPI = 150
 _SVG_SALT = "ipusim"
@@ -28,13 +28,18 @@ OKABE_ITO = {
 }
 """The palette of Okabe and Ito (2008), which people with any colour vision can tell apart."""
 
-PHASES: dict[str, dict[str, str]] = {
-    "sync": {"color": OKABE_ITO["grey"]},
-    "exchange": {"color": OKABE_ITO["orange"]},
-    "copy": {"color": OKABE_ITO["yellow"]},
-    "compute": {"color": OKABE_ITO["blue"]},
-}
-"""One look per phase of a superstep, in the order in which they follow, in every figure."""
+LOOKS_FILE = "looks.toml"
+
+
+def shared_looks(kind: str) -> dict[str, dict[str, Any]]:
+    """Return looks of data/looks.toml by name: "series", "parts", "chips" or "places"."""
+    return {name: coloured(look) for name, look in read_tables(LOOKS_FILE)[kind].items()}
+
+
+def coloured(look: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of matplotlib, their colour by its name in the palette."""
+    colour = {"color": OKABE_ITO.get(look["color"], look["color"])} if "color" in look else {}
+    return {**look, **colour}
 
 
 @contextmanager

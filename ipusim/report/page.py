@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 
 import ipusim
 from ipusim.files import write_text
-from ipusim.look import OKABE_ITO, PHASES, figure_bytes, sheet
+from ipusim.look import OKABE_ITO, figure_bytes, shared_looks, sheet
 from ipusim.markup import template
 from ipusim.report import advice
+from ipusim.report.trace import PHASES
 
 if TYPE_CHECKING:
     from ipusim.report import Report
@@ -178,11 +179,12 @@ def draw_phases(axis: Axes, trace: pd.DataFrame, slices: int) -> None:
     """Draw the share of each phase of a superstep in slices of the time of a micro-batch."""
     end = float((trace["start_us"] + trace["duration_us"]).max()) if len(trace) else 1.0
     edges, bottom = np.linspace(0, end, slices + 1), np.zeros(slices)
-    for phase, look in PHASES.items():
+    looks = shared_looks("parts")
+    for phase in PHASES:
         part = trace[trace["phase"] == phase]
         share = busy_share(part["start_us"].to_numpy(), part["duration_us"].to_numpy(), edges)
         place = {"width": np.diff(edges), "align": "edge", "bottom": bottom}
-        axis.bar(edges[:-1], 100 * share, label=phase, **place, **look)
+        axis.bar(edges[:-1], 100 * share, label=phase, **place, **looks[phase])
         bottom = bottom + 100 * share
     unit = "microseconds of one micro-batch on one chip"
     axis.set(ylim=(0, 100), xlim=(0, end), ylabel="share of the slice, %", xlabel=unit)

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
+from typing import Any
 
 import pandas as pd
 
@@ -129,14 +130,7 @@ class FoldedTable:
     the notes in the order of their numbers.
     """
 
-    def __init__(
-        self,
-        frame: pd.DataFrame,
-        by: str,
-        caption: str = "",
-        columns: Sequence[str] | None = None,
-        digits: int = DEFAULT_DIGITS,
-    ) -> None:
+    def __init__(self, frame: pd.DataFrame, by: str, caption: str = "", **look: Any) -> None:
         self.frame = frame
         self.caption = caption
         self.parts: dict[str, tuple[Table, tuple[str, ...]]] = {}
@@ -148,10 +142,7 @@ class FoldedTable:
                 notes = tuple(dict.fromkeys(texts[texts != ""]))
                 shown = shown.assign(note=[notes.index(t) + 1 if t else "" for t in texts])
                 shown["note"] = shown["note"].astype(str)
-            self.parts[value if by == "fold" else line] = (
-                Table(shown, columns=columns, digits=digits),
-                notes,
-            )
+            self.parts[value if by == "fold" else line] = Table(shown, **look), notes
 
     def __repr__(self) -> str:
         """Return all tables as aligned text, each under its line."""

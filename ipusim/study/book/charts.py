@@ -1,34 +1,20 @@
 """Figures in one style: colour-blind safe, readable in grey, the same bytes for the same data."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ipusim.files import read_tables
-from ipusim.look import OKABE_ITO
+from ipusim.look import shared_looks
 from ipusim.machine.system import load_system
-
-LOOKS_FILE = "looks.toml"
-
-
-def looks(kind: str) -> dict[str, dict[str, Any]]:
-    """Return looks of data/looks.toml by name: "series", "parts", "chips" or "places"."""
-    return {name: coloured(look) for name, look in read_tables(LOOKS_FILE)[kind].items()}
-
-
-def coloured(look: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of matplotlib, their colour by its name in the palette."""
-    colour = {"color": OKABE_ITO.get(look["color"], look["color"])} if "color" in look else {}
-    return {**look, **colour}
 
 
 def system_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return a look per system: the colour of its chip, mark and line by place."""
-    chips, places = looks("chips"), itertools.cycle(looks("places").values())
+    chips, places = shared_looks("chips"), itertools.cycle(shared_looks("places").values())
     return {
         name: chips.get(load_system(name).chip.name, chips["another"]) | next(places)
         for name in dict.fromkeys(names)
@@ -57,7 +43,7 @@ def name_places(
 
 def panel(data: pd.DataFrame, x: str, title: str, unit: str) -> pd.DataFrame:
     """Return published and predicted values over the column `x`, with title, unit and top."""
-    series = list(looks("series"))
+    series = list(shared_looks("series"))
     names = [x, *series, "low80", "high80"]
     lines = data.reindex(columns=names).astype(float).sort_values(x).rename(columns={x: "x"})
     if not np.isfinite(lines[["low80", "high80"]]).all(axis=None):

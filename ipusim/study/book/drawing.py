@@ -29,7 +29,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import NullFormatter, NullLocator, StrMethodFormatter
 
 from ipusim.errors import StudyError, unknown_name
-from ipusim.look import OKABE_ITO, sheet
+from ipusim.look import OKABE_ITO, coloured, shared_looks, sheet
 from ipusim.study.book import charts
 from ipusim.study.view import NAMED, values, view, words
 
@@ -121,12 +121,12 @@ def _draw(axis: Axes, mark: Spec, tables: Tables, looks: Spec, column: str) -> N
     if "once" in mark:
         rows = rows.drop_duplicates(mark["once"]).sort_values(mark["once"])
     options = {name: value for name, value in mark.items() if name not in (kind, *_OWN)}
-    options = {**charts.looks("series").get(mark.get("like", ""), {}), **options}
+    options = {**shared_looks("series").get(mark.get("like", ""), {}), **options}
     if kind in _TOGETHER:
         _TOGETHER[kind](axis, rows, *wanted, looks=styles, **options)
         return
     for name, own in _groups(rows, mark.get("by", ""), styles):
-        look = charts.coloured({**styles.get(name, {}), **options})
+        look = coloured({**styles.get(name, {}), **options})
         drawn_of = [one for one in wanted if isinstance(one, str) and one in own]
         if own.empty or own[drawn_of].isna().all().any():
             continue
@@ -147,12 +147,12 @@ def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> 
     name = mark.get("looks", "")
     if name == "systems":
         return charts.system_looks(main[mark["by"]])
-    shared = {kind: charts.looks(kind) for kind in ("series", "parts")}
+    shared = {kind: shared_looks(kind) for kind in ("series", "parts")}
     known = _known("look", name, {"": {}, **shared, **looks})
     if isinstance(known, list):
         shown = main if mark["by"] in main else rows
         known = dict(zip(shown[mark["by"]].unique(), itertools.cycle(known), strict=False))
-    return {value: charts.coloured(look) for value, look in known.items()}
+    return {value: coloured(look) for value, look in known.items()}
 
 
 def _number(rows: pd.DataFrame, wanted: Any) -> float:
@@ -244,13 +244,6 @@ def _stack(
         axis.bar_label(bars, [total.format(whole) for whole in ends], fontsize=8.5)
 
 
-def _image(
-    axis: Axes, rows: pd.DataFrame, row: str, column: str, value: str, *, looks: Spec, **look: Any
-) -> None:
-    """Draw a number at each row, downwards, and column."""
-    axis.imshow(rows.pivot(index=row, columns=column, values=value), **look)
-
-
 def _notes(
     axis: Axes,
     x: Any,
@@ -324,10 +317,13 @@ _MARKS: dict[str, Callable[..., object]] = {
     "at_y": lambda axis, y, **look: [axis.axhline(one, **look) for one in np.unique(y)],
     "between_x": Axes.axvspan,
     "between_y": Axes.axhspan,
+    # numbers at rows, downwards, and columns
+    "image": lambda axis, row, column, value, **look: axis.imshow(
+        pd.Series(value.to_numpy(), [row, column]).unstack(), **look
+    ),
 }
 _TOGETHER: dict[str, Callable[..., object]] = {
     "equal": _equal,
     "stack": _stack,
-    "image": _image,
 }
 """Marks that are no plot of values: they draw all lines of a table at once."""
