@@ -144,7 +144,7 @@ def _share(report: Report, *parts: str) -> float:
 def _host(report: Report) -> Iterator[Finding]:
     """Transfers with the host."""
     io, config = report.result.io, report.config
-    items = max(1, config.items(report.result.graph))
+    items = config.items
     share = _share(report, "transfers", "host work")
     out, into = io.output_bytes / items, io.input_bytes / items
     if out > into and out > LARGE_RESULT:

@@ -83,7 +83,7 @@ def run_step(
     compiled = compile_run(model, config)
     replica, io, terms = _terms(compiled, config)
     priced = terms.price(costs)
-    times, items = config.micro_batches, config.micro_batches * config.items(compiled.graph)
+    times, items = config.micro_batches, config.micro_batches * config.items
     scales = calibration().power if calibrated else PowerScales()
     energy = program_energy(compiled.program, config, scales).times(times)
     update = compiled.update.program if compiled.update else None
@@ -149,7 +149,7 @@ def _one_chip(compiled: Compiled, resident_bytes: int) -> Held:
 
 def _inference_terms(compiled: Compiled, replica: Replica, io: HostIo, config: RunConfig) -> Terms:
     """Return what one batch of inference consists of."""
-    times, items = config.micro_batches, config.items(compiled.graph)
+    times, items = config.micro_batches, config.items
     between = 0.0
     if config.serial_item_s:
         handled = times * items * config.replicas / config.instances
@@ -227,5 +227,5 @@ def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
     )
     on_chip = max(compute, moved / chip.sram_bytes_per_s, received / chip.exchange_bytes_per_s)
     step = times * max(on_chip / config.ipus_per_replica, host_io(graph, config).sustained_s)
-    items = config.items(graph)
+    items = config.items
     return step, times * items

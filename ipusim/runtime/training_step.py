@@ -27,7 +27,7 @@ NORM_BYTES = 4
 
 def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: RunConfig) -> Terms:
     """Return what one training step consists of."""
-    graph, items = compiled.graph, config.items(compiled.graph)
+    graph, items = compiled.graph, config.items
     accumulation = config.gradient_accumulation
     samples = accumulation * items * config.replicas
     between = samples / config.instances * config.serial_item_s

@@ -67,12 +67,12 @@ class Model(Facts):
         are variables that the framework keeps (Keras), unknown when the program is compiled.
     repeated_inputs : tuple of str
         Inputs with the values of another, which the host prepares once and sends twice.
-    batch : int or None
-        Items of a pass for a micro-batch of None, where the model says so.
+    batch : int
+        Items of a pass for a micro-batch of None.
     """
 
     build: Callable[[int | None], Graph]
-    batch: int | None = None
+    batch: int = 1
 
     def __repr__(self) -> str:
         """Say in three lines what goes in and out, how much work it is, and of what operators."""

@@ -161,3 +161,12 @@ def test_what_waits_is_saved_and_restored_but_on_the_last_stage():
         # one exchange for each tensor: its counter goes to all tiles
         kept = [name for name, stage in cuts[0].stage_of.items() if stage == 0]
         assert 0 < ahead[0].exchanges - alone[0].exchanges <= len(kept)
+
+
+@pytest.mark.parametrize("name", ["lstm_2_layers", "dino_vit_base_16", "transe_256"])
+def test_items_without_a_micro_batch_are_those_of_the_models_own(name):
+    """Also where the first size of the first input is of steps, or of several views of an item."""
+    own = zoo.load(name).batch
+    asked, unasked = (ipusim.simulate(name, **given) for given in ({"micro_batch": own}, {}))
+    assert unasked.result.items == own
+    assert unasked.throughput == asked.throughput

@@ -31,7 +31,6 @@ from ipusim.workload.training import RECOMPUTE_MODES
 if TYPE_CHECKING:
     from ipusim.compiler.stacks import Stack
     from ipusim.machine import System
-    from ipusim.workload.graph import Graph
 
 MODES = ("inference", "training")
 HOST_DTYPES = ("uint8", "float16", "float32")
@@ -462,6 +461,11 @@ class RunConfig:
         return self.replicas * self.ipus_per_replica
 
     @property
+    def items(self) -> int:
+        """Items of a micro-batch."""
+        return self.micro_batch or 1
+
+    @property
     def micro_batches(self) -> int:
         """Micro-batches of a replica and step."""
         if self.training:
@@ -481,13 +485,6 @@ class RunConfig:
         if not self.replicated_tensor_sharding:
             return WHOLE
         return Sharding(self.sharding_domain, self.least_sharded_elements)
-
-    def items(self, graph: Graph) -> int:
-        """Items of a micro-batch: its size, or where the model fixes it that of the first input."""
-        if self.micro_batch is not None:
-            return self.micro_batch
-        shape = graph.tensors[graph.inputs[0]].shape if graph.inputs else ()
-        return shape[0] if shape and shape[0] > 0 else 1
 
 
 OPTIONS: dict[str, Option] = {

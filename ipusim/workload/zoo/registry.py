@@ -42,7 +42,7 @@ class Network(Facts):
         """Return the model; options are those of the builder."""
         inspect.signature(self.build).bind(None, None, **options)
         facts = {fact.name: getattr(self, fact.name) for fact in fields(Facts)}
-        return Model(build=partial(self._graph, options), **facts)
+        return Model(build=partial(self._graph, options), batch=self.default_batch, **facts)
 
     def _graph(self, options: dict[str, Any], micro_batch: int | None) -> Graph:
         g = GraphBuilder(self.name)
