@@ -13,6 +13,8 @@ from ipusim.machine.gpu import GpuNode
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.book.charts import in_groups
 from ipusim.study.data.published import load_claims, load_rows
+from ipusim.study.data.runs import load_run
+from ipusim.study.tamu.memory import AUTOENCODER_RUN
 from ipusim.study.tamu.scaling import SCALED_MICRO_BATCH
 from ipusim.study.tamu.study import STUDY, TENSORFLOW_SERIES, table_frame
 from ipusim.study.verdicts.compare import PREDICTED
@@ -26,8 +28,6 @@ FILE = "runs/tamu_gpus.toml"
 """What stands in Figures 1 and 2 beside the IPUs, and the powers that the study quotes."""
 NUMBERS = ("predicted", "low80", "high80", "published")
 """Columns of `bars` that hold throughputs."""
-
-AUTOENCODER = "tamu_autoencoder"
 
 
 def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
@@ -121,25 +121,17 @@ def table4_gpus() -> pd.DataFrame:
     The printed micro-batch is taken as that of all boards together: at 10 a step takes 37 ms on one
     board and on two, which only a shared batch explains.
     """
-    said = read_tables(FILE)["table4"]
+    said, ipu = read_tables(FILE)["table4"], load_run(AUTOENCODER_RUN)
     most = load(GpuNode, said["system"]).gpus
-    rows = load_rows(study=STUDY, table="Table 4", metric="throughput")
-    # the optimiser is the one that the IPU rows assume
-    optimizer = next(row.run.optimizer for row in rows if row.run.model == AUTOENCODER) or "sgd"
+    given = {"precision": said["precision"], "framework": said["stack"]}
+    given |= {"optimizer": ipu.optimizer}  # the one that the IPU rows assume
     lines = []
-    for row in rows:
+    for row in load_rows(study=STUDY, table="Table 4", metric="throughput"):
         if row.run.model is not None:
             continue
         boards, printed = min(row.run.chips, most), row.run.micro_batch or 1
-        report = simulate_gpu(
-            AUTOENCODER,
-            said["system"],
-            gpus=boards,
-            batch=max(1, printed // boards),
-            precision=said["precision"],
-            framework=said["stack"],
-            optimizer=optimizer,
-        )
+        batch = max(1, printed // boards)
+        report = simulate_gpu(ipu.model, said["system"], gpus=boards, batch=batch, **given)
         lines.append(
             {
                 "row_id": row.row_id,
