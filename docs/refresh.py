@@ -256,7 +256,7 @@ def run_in_place(notebook: Path) -> None:
         executed = Path(folder) / notebook.name
         failure = run_notebook(notebook, executed, {}, progress=sys.stderr.isatty())
         if failure:
-            sys.exit(f"{notebook.name} {failure}; it was left as it was.")
+            sys.exit(f"{notebook.name} {failure[1]}; it was left as it was.")
         write_text(notebook, notebook_text(cleaned(read_notebook(executed))))
 
 

@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,23 +16,8 @@ _KERNEL_CONFIG = "c.IPKernelApp.log_level = 50\n"
 meets them between two cells an error; what fails in a cell shows there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why a notebook did not finish."""
-
-    cell: int  # number of the failing code cell, from 1; 0 when no cell is to blame
-    error: str  # name and first line of the exception
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether a person ended it."""
-        return self.error.startswith("KeyboardInterrupt")
-
-    def __str__(self) -> str:
-        """Return the failure as a phrase."""
-        place = f"in code cell {self.cell} " if self.cell else ""
-        return f"failed {place}({self.error})"
-
+Failure = tuple[str, str]
+"""Name of the exception that ended a notebook, and where and why in a phrase."""
 
 _RUNNING: set[int] = set()
 """Process numbers of the kernels that run notebooks."""
@@ -92,7 +76,11 @@ def _kernel_manager(folder: Path, settings: Path) -> type:
 def run_notebook(
     source: Path, target: Path, parameters: Mapping[str, Any], *, progress: bool
 ) -> Failure | None:
-    """Execute a notebook within `interrupts_reach_cells`; the copy stays."""
+    """Execute a notebook within `interrupts_reach_cells`; the copy stays.
+
+    Returns why it did not finish, with the number of the failing code cell, from 1, if one is to
+    blame: a KeyboardInterrupt where a person ended it.
+    """
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
     from nbclient.exceptions import CellControlSignal, DeadKernelError
@@ -109,13 +97,18 @@ def run_notebook(
                 kernel_manager_class=_kernel_manager(source.parent, Path(settings)),
             )
     except papermill.PapermillExecutionError as error:
-        first_line = str(error.evalue).partition("\n")[0]
-        return Failure(cell=error.exec_count or 0, error=f"{error.ename}: {first_line}")
+        place = f"in code cell {error.exec_count} " if error.exec_count else ""
+        return error.ename, f"failed {place}({error.ename}: {_first_line(error.evalue)})"
     except (CellControlSignal, DeadKernelError) as error:
-        return Failure(cell=0, error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        name = type(error).__name__
+        return name, f"failed ({name}: {_first_line(error)})"
     except NoSuchKernel as error:
         raise StudyError(
             "The Jupyter kernel 'python3' is not installed in this environment: "
             "run 'python -m pip install ipykernel'."
         ) from error
     return None
+
+
+def _first_line(said: object) -> str:
+    return str(said).partition("\n")[0]

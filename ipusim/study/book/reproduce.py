@@ -157,10 +157,11 @@ def _run_study(
     if failure:
         write_text(partial, content)
         shutil.rmtree(stage)
-        if failure.interrupted:
+        name, said = failure
+        if name == "KeyboardInterrupt":
             raise KeyboardInterrupt
         shown = f"notebooks/{partial.name}"
-        return replace(state, status="failed", message=str(failure), notebook=shown)
+        return replace(state, status="failed", message=said, notebook=shown)
     files = _publish(stage, out)
     shutil.rmtree(stage)
     partial.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from ipusim.study.book.catalogue import (
     split_assignments,
     study_parameters,
 )
-from ipusim.study.book.execute import Failure, run_notebook
+from ipusim.study.book.execute import run_notebook
 from ipusim.study.book.index import State, index_html
 from ipusim.study.book.reproduce import load_state, reproduce, study_key
 from ipusim.study.verdicts.compare import VERDICT_COLUMNS
@@ -63,7 +63,7 @@ def instant(monkeypatch):
         notebook = nbformat.read(source, as_version=4)
         nbformat.write(notebook, target)
         if "boom" in source.read_text():
-            return Failure(cell=2, error="KeyError: 'nothing here'")
+            return "KeyError", "failed in code cell 2 (KeyError: 'nothing here')"
         tables = Path(parameters["output_dir"]) / "tables"
         tables.mkdir()
         (tables / "sizes.csv").write_text("x\n2\n")
