@@ -9,7 +9,7 @@ minimum lies at a kink and is found exactly: robust against single rows, the sam
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import combinations
 from pathlib import Path
 
@@ -122,18 +122,15 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
         return StepCosts()
     runs = fit_run_costs(samples)
     steps, published = _steps(samples, runs), np.array([item.published_s for item in samples])
-    labels = pd.DataFrame([(item.framework, item.row.stack) for item in samples])
-    frameworks, stacks = (labels.groupby(column).indices for column in labels)
-    rows = np.zeros(len(samples), dtype=np.intp)
+    labels = [(item.framework, item.row.stack, item.row.row_id) for item in samples]
+    known = pd.DataFrame(labels, columns=["framework", "stack", "row_id"])
+    frameworks, stacks = (known.groupby(name).indices for name in ("framework", "stack"))
 
-    def best_calls(at: np.ndarray) -> list[tuple[float, float]]:
-        return [
-            _best_call(steps[at[chosen], chosen], published[chosen])
-            for chosen in frameworks.values()
-        ]
+    def best_call(at: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
+        return _best_call(steps[at[chosen], chosen], published[chosen])
 
     def error(at: np.ndarray) -> float:
-        return sum(least for least, _ in best_calls(at))
+        return sum(best_call(at, chosen)[0] for chosen in frameworks.values())
 
     def moved(at: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the rows with those of some samples where the error is least."""
@@ -146,27 +143,17 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
                 best, least = tried, found
         return best
 
-    rows = moved(rows, np.arange(len(samples)))
-    before = None
-    while before is None or (before != rows).any():
-        before = rows
-        for columns in stacks.values():
-            rows = moved(rows, columns)
-    return StepCosts(
-        runs=runs,
-        calls={
-            name: Fitted(value=call, rows=_ids(samples, chosen))
-            for (name, chosen), (_, call) in zip(frameworks.items(), best_calls(rows), strict=True)
-        },
-        supersteps={
-            name: Fitted(value=float(CYCLES[rows[chosen[0]]]), rows=_ids(samples, chosen))
-            for name, chosen in stacks.items()
-        },
-    )
+    rows = moved(np.zeros(len(samples), dtype=np.intp), np.arange(len(samples)))
+    before = np.full_like(rows, -1)
+    while (before != rows).any():
+        before, rows = rows, reduce(moved, stacks.values(), rows)
 
+    def fitted(value: float, chosen: np.ndarray) -> Fitted:
+        return Fitted(value=value, rows=tuple(known["row_id"][chosen]))
 
-def _ids(samples: Sequence[Sample], chosen: np.ndarray) -> tuple[str, ...]:
-    return tuple(samples[at].row.row_id for at in chosen)
+    calls = {name: fitted(best_call(rows, own)[1], own) for name, own in frameworks.items()}
+    cycles = {name: fitted(float(CYCLES[rows[own[0]]]), own) for name, own in stacks.items()}
+    return StepCosts(runs=runs, calls=calls, supersteps=cycles)
 
 
 def costs_without(samples: Iterable[Sample], family: str | None = None) -> StepCosts:
