@@ -97,18 +97,14 @@ def simulate_peaks(count: int, seed: int, options: PeakOptions | None = None) ->
         raise ConfigError(f"The number of peaks is {count}, which must be at least 1.")
     options = options or PeakOptions()
     parts: list[Peaks] = []
-    found = 0
-    for batch in range(1 + 10 * (count // _CHUNK + 1)):
-        part = _draw(_CHUNK, np.random.default_rng([seed, batch, 0xB4A6]), options)
-        parts.append(part)
-        found += len(part)
-        if found >= count:
-            break
-    else:
-        raise ConfigError(
-            f"Only {found} of {count} peaks were found near their brightest pixel; choose fewer "
-            "neighbours or higher peaks."
-        )
+    while (found := sum(map(len, parts))) < count:
+        if len(parts) > 10 * (count // _CHUNK + 1):
+            raise ConfigError(
+                f"Only {found} of {count} peaks were found near their brightest pixel; choose "
+                "fewer neighbours or higher peaks."
+            )
+        generator = np.random.default_rng([seed, len(parts), 0xB4A6])
+        parts.append(_draw(_CHUNK, generator, options))
     names = [item.name for item in fields(Peaks)]
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return Peaks(**joined).part(0, count)
