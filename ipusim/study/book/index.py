@@ -54,20 +54,14 @@ def _shows(figure: str) -> str:
     return re.sub(r" of {\w+}", "", said) or figure.replace("_", " ")
 
 
-def index_html(
-    cards: Sequence[Card],
-    frame: pd.DataFrame | None,
-    *,
-    overview: str = "",
-    studies: Sequence[Study] = (),
-) -> str:
+def index_html(cards: Sequence[Card], frame: pd.DataFrame | None, *, overview: str = "") -> str:
     """Write the page; without verdicts (None) it has the studies alone."""
     apart = {} if frame is None else classes(frame)
     groups = [(name, verdict_on([rows])) for name, rows in apart.items()]
     return render(
         "index.html.j2",
         START,
-        studies,
+        [study for study, *_ in cards],
         cards=cards,
         whole=None if frame is None else verdict_on([frame]),
         groups=[(name, verdict) for name, verdict in groups if verdict.counted],

@@ -214,7 +214,7 @@ def _write_index(out: Path, states: Mapping[Study, State], frame: pd.DataFrame |
     write_text(out / "search.js", search_script([page for page in pages if page[0].exists()]))
     overview = f"figures/{OVERVIEW_FIGURE}.svg"
     shown = overview if frame is not None and (out / overview).exists() else ""
-    return write_text(out / START, index_html(cards, frame, overview=shown, studies=tuple(states)))
+    return write_text(out / START, index_html(cards, frame, overview=shown))
 
 
 def reproduce(

@@ -55,7 +55,7 @@ def site(tmp_path_factory) -> Path:
         verdict = verdict_on([frame[frame["study"] == study.rows]])
         state = State(name=study.name, status="done", files=dict.fromkeys(names, ""))
         cards.append((study, state, verdict))
-    write_text(out / START, index_html(cards, frame, studies=STUDIES))
+    write_text(out / START, index_html(cards, frame))
     write_text(out / ROWS, rows_html(frame, STUDIES))
     write_text(out / COVERAGE, coverage_html(pd.DataFrame([line]), STUDIES))
     write_text(out / "search.js", search_script([(study.path, study) for study in STUDIES]))
