@@ -133,3 +133,17 @@ def bytes_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
         kept = totals.copy_in // part.tiles_used * problem.out_bytes
         most = min(most, max(kept + computing, copied, arranged))
     return arranged + summed + most
+
+
+@njit(cache=True)
+def least_bytes(problem: np.void, vertex: np.void, work: np.void, serial_splits: bool) -> int:
+    """Temporary bytes of a tile however the work is split: all tiles rearrange their share of it.
+
+    With `serial_splits` channels are computed in parts, of which an input copied once may serve
+    all.
+    """
+    part, split = work.part, work.split
+    part.group_grains = part.positions = part.in_positions = part.columns = 0
+    part.depth, part.tiles_used = 1, problem.tiles
+    split.in_serial, split.out_serial = 1, 1 + serial_splits
+    return bytes_floor(problem, vertex, work)

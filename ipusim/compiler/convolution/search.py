@@ -8,7 +8,7 @@ the best cost so far.
 
 import numpy as np
 
-from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, serial_floor
+from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, least_bytes, serial_floor
 from ipusim.compiler.convolution.cost import conv_cost, fill_kernel, input_range
 from ipusim.compiler.convolution.record import EVERY, NOTHING, ONE
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
@@ -102,6 +102,8 @@ def search_vertex(problem: np.void, vertex: np.void, work: np.void, serial_split
     if prunes and totals.arithmetic // problem.tiles > work.best_cycles:
         return
     fill_copies(problem, vertex, work)
+    if work.pruned and least_bytes(problem, vertex, work, serial_splits) > work.temp_limit:
+        return
     for of_inputs in range(2):
         # In parts of the output channels, or not serial; then in parts of the input channels.
         split.in_serial = split.out_serial = 1

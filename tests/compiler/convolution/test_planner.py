@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from itertools import chain
 
@@ -13,7 +14,12 @@ import windows
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from ipusim.compiler.convolution import planner, search as cs
-from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, tile_cycles_floor
+from ipusim.compiler.convolution.bounds import (
+    bytes_floor,
+    cycles_floor,
+    least_bytes,
+    tile_cycles_floor,
+)
 from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
 from ipusim.compiler.convolution.kernel import fill_partials, sort_candidates
 from ipusim.compiler.convolution.params import ConvParams, ConvPass
@@ -156,12 +162,19 @@ def test_pruned_equals_exhaustive(shape, chip, rules, data):
 
 
 @pytest.mark.parametrize("era", [2, 3])
-def test_pruned_equals_exhaustive_where_inputs_are_broadcast_once(era):
+@pytest.mark.parametrize(
+    ("sizes", "tile_bytes"),
+    [
+        ({"in_channels": 64, "field": (8, 8), "kernel": (1, 1)}, 1 << 14),
+        # Copied once for all parts, the windows fit; with a copy in the way for each they do not.
+        ({"in_channels": 2, "field": (16, 16), "kernel": (3, 3)}, 1 << 13),
+    ],
+)
+def test_pruned_equals_exhaustive_where_inputs_are_broadcast_once(era, sizes, tile_bytes):
     # The best plan has serial parts that share inputs fetched before the loop over the parts.
-    sizes = {"in_channels": 64, "out_channels": 256, "field": (8, 8), "kernel": (1, 1)}
-    shape = small_conv(**sizes, **windows.NO_PADDING)
+    shape = small_conv(out_channels=256, **sizes, **windows.NO_PADDING)
     rules = replace(RULES["GC200"], era=era)
-    chip = replace(CHIPS["GC200"], tiles=8, bytes_per_tile=1 << 14)
+    chip = replace(CHIPS["GC200"], tiles=8, bytes_per_tile=tile_bytes)
     assert plan(shape, chip, rules).split.broadcast == 1
     assert_pruned_equals_exhaustive(shape, chip, rules)
 
@@ -269,6 +282,18 @@ def test_a_product_over_a_prime_vocabulary_needs_no_long_search(m, k, n, era):
     assert plan(product(m, k, n), CHIPS["GC200"], rules).evaluations < 20_000
 
 
+def test_what_no_split_makes_fit_is_not_searched():
+    # A weight gradient sums over 600,000 places here, in thousands of groups of channels.
+    padding = {"padding_lower": (1, 1), "padding_upper": (1, 1)}
+    image = {"batch": 3, "in_channels": 3, "field": (448, 448), "kernel": (3, 3)}
+    params = windows.conv(**image, out_channels=32, pass_kind="weight_gradient", **padding)
+    asked = ConvPass.of("conv_weight_gradient", params, 4)
+    plan(small_conv(), CHIPS["GC200"], RULES["GC200"])  # the kernels are loaded
+    begin = time.process_time()
+    assert plan(asked, CHIPS["GC200"], RULES["GC200"]).partial_bytes == 4
+    assert time.process_time() - begin < 4
+
+
 @given(st.integers(1, 300), st.integers(1, 12))
 def test_channel_splits_are_the_least_for_their_share(grains, serial):
     found = []
@@ -287,9 +312,9 @@ def test_channel_splits_are_the_least_for_their_share(grains, serial):
 # --- bounds ---------------------------------------------------------------------------------
 
 
-def run(kernel, one):
+def run(kernel, one, *more):
     """Return what a kernel makes of arrays of one record each, which it may fill."""
-    return kernel(*(array.view(np.recarray)[0] for array in one))
+    return kernel(*(array.view(np.recarray)[0] for array in one), *more)
 
 
 def floors(one):
@@ -356,6 +381,9 @@ def test_floors_never_exceed_the_cost(one, data):
     part["tiles_used"] *= data.draw(st.integers(1, 9))
     for limit, floor in zip((cost["temp_bytes"], cost["total"]), floors(one), strict=True):
         assert floor <= limit
+    # Before anything is split it asks once, of the tiles that there are.
+    if cost["tiles_used"] <= one[0][0]["tiles"]:
+        assert run(least_bytes, one, bool(cost["serial"] > 1)) <= cost["temp_bytes"]
 
 
 @settings(max_examples=60)
