@@ -166,7 +166,7 @@ def test_pruned_equals_exhaustive(shape, chip, rules, data):
     ("sizes", "tile_bytes"),
     [
         ({"in_channels": 64, "field": (8, 8), "kernel": (1, 1)}, 1 << 14),
-        # Copied once for all parts, the windows fit; with a copy in the way for each they do not.
+        # Windows of the inputs are copied first.
         ({"in_channels": 2, "field": (16, 16), "kernel": (3, 3)}, 1 << 13),
     ],
 )
