@@ -112,7 +112,7 @@ def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> i
     if copies > most:
         raise ConfigError(
             f"{copies} replicas need {copies * ipus_per_replica} IPUs, but {machine.name} has "
-            f"{machine.ipus}: use 1 to {most}."
+            f"{machine.ipus}: use {'1' if most == 1 else f'1 to {most}'}."
         )
     return copies
 
@@ -124,8 +124,8 @@ def _fill_in(values: dict[str, Any]) -> None:
     decided: dict[str, Any] = {
         "partials": stack.partials,
         "available_memory_proportion": stack.available_memory_proportion,
-        # In training the input pipeline always runs ahead of the chips.
-        "batches_in_flight": 2 if training else 1,
+        # In training and where transfers overlap, the input pipeline runs ahead of the chips.
+        "batches_in_flight": 2 if training or values["overlap_io"] else 1,
         "device_iterations": 1 if training else framework.device_iterations,
         "stage_ipus": tuple(range(values["ipus_per_replica"])),
         "pipeline_splits": (),

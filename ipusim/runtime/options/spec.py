@@ -293,7 +293,7 @@ class RunConfig:
     batches_in_flight: float = _option(
         DEPTH,
         "Batches between request and result, on average; with more than one the host runs ahead.",
-        by_default="default 1, and 2 in training",
+        by_default="default 1, and 2 in training or with overlap_io",
     )
     device_iterations: int = _option(
         COUNT,

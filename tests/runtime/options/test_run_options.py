@@ -53,7 +53,7 @@ def report():
         ({"precision": "16"}, "16.16, 16.32, 32.32"),
         ({"partials": "double"}, "half, float"),
         ({"host_dtype": "int4"}, "uint8"),
-        ({"overlap_io": True}, "give 2 or more"),
+        ({"overlap_io": True, "batches_in_flight": 1}, "give 2 or more"),
         ({"io_tiles": 32}, "turn overlap_io on"),
         ({"overlap_io": True, "batches_in_flight": 2, "io_tiles": 500}, "give 1 to 192"),
         ({"instances": 3}, "instances = 3 does not divide 2 replicas"),
@@ -136,6 +136,11 @@ def test_a_run_of_the_device_has_the_batches_of_the_recipes_one_update_or_what_i
         assert make_config(framework=framework).device_iterations == batches
         assert make_config(framework=framework, mode="training").device_iterations == 1
         assert make_config(framework=framework, device_iterations=7).device_iterations == 7
+
+
+def test_the_host_runs_ahead_where_transfers_overlap():
+    given = ({}, {"overlap_io": True}, {"mode": "training"})
+    assert [make_config(**one).batches_in_flight for one in given] == [1, 2, 2]
 
 
 def test_parts_of_a_step_add_up(report):
