@@ -1,9 +1,9 @@
 """The start page of an output folder, made from what is there: the verdict of each study first."""
 
 import re
-from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -49,7 +49,8 @@ Card = tuple[Study, State, Verdict | None]
 
 def _shows(figure: str) -> str:
     """Return what a figure of data/studies shows, whichever its parameters; else its name."""
-    spec = ChainMap(*(study["figures"] for study in load_specs().values())).get(figure, "")
+    specs = (study["figures"].items() for study in load_specs().values())
+    spec = dict(chain.from_iterable(specs)).get(figure, "")
     said = spec if isinstance(spec, str) else spec.get("alt", "")
     return re.sub(r" of {\w+}", "", said) or figure.replace("_", " ")
 

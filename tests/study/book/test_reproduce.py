@@ -13,6 +13,7 @@ from toy_study import write_study
 
 from ipusim import files
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
+from ipusim.files import read_tables
 from ipusim.study.book import reproduce as module
 from ipusim.study.book.catalogue import (
     Study,
@@ -368,6 +369,7 @@ def test_resuming_with_nothing_to_do_judges_nothing(notebooks, instant, tmp_path
 
 def test_the_page_escapes_names_and_needs_no_network():
     names = ("notebooks/01_a_b.html", "tables/t.csv", "figures/f.png", "figures/f.svg")
+    names += ("figures/tour_chip.png",)
     state = State(name="01_a_b", status="done", files=dict.fromkeys(names, ""))
     said = {"title": "<b>bold", "summary": "a & b", "rows": ""}
     study = Study(name=state.name, path=Path(), **said)
@@ -377,6 +379,11 @@ def test_the_page_escapes_names_and_needs_no_network():
     assert "http" not in page
     assert 'href="figures/f.svg"' in page
     assert 'src="figures/f.png"' in page
+    # A figure of data/studies says what it shows, any other its name.
+    shown = read_tables("studies/tour.toml")["figures"]["tour_chip"]["alt"].replace(
+        " of {system}", ""
+    )
+    assert re.findall(r'alt="([^"]+)"', page) == ["f", shown]
     assert "prefers-color-scheme: dark" in page
 
 
