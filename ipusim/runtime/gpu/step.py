@@ -4,9 +4,10 @@ A kernel takes the longer of its arithmetic and its memory traffic; kernels foll
 each adds what its software stack costs beside: one fitted constant per stack. With several boards,
 the gradients are reduced around a ring, beside the backward pass.
 
-A cost that adds to every kernel describes small and large batches alike (study/gpu_compare.py). A
-host that only starts kernels while the board computes, max(board, host), is the obvious mechanism
-but leaves large batches unexplained: median error 20 % instead of 14 %. [adopted after seeing both]
+A cost that adds to every kernel describes small and large batches alike
+(study/verdicts/compare_gpu.py). A host that only starts kernels while the board computes,
+max(board, host), is the obvious mechanism but leaves large batches unexplained: median error 20 %
+instead of 14 %. [adopted after seeing both]
 """
 
 from dataclasses import dataclass

@@ -23,6 +23,6 @@ def open(study: str, output_dir: str | Path = "", **parameters: Any) -> Page:
     >>> page.batch_sizes, page.changed
     ([2, 4], {'batch_sizes': [2, 4]})
     """
-    from ipusim.study.book.page import Page  # the fits write files with this room's help
+    from ipusim.study.book.page import Page  # so that looking at a room loads no figures
 
     return Page(study, output_dir, parameters)

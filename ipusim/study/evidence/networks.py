@@ -1,4 +1,4 @@
-"""Networks whose compiled memory is known, as graphs: what `evidence_memory` compares.
+"""Networks whose compiled memory is known, as graphs: what `ipusim.study.evidence.memory` compares.
 
 Three were profiled whole (graphcore/popliner at 12424d6), small ones are asserted by the tests of
 graphcore/tensorflow (size_speed_tests). The files are in `data/evidence`.

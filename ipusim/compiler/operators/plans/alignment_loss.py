@@ -7,6 +7,7 @@ at once, the first half of the steps computes probabilities of beginnings and of
 the gradient.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -60,21 +61,26 @@ def step_cycles(labels: int, *, extra_blank: bool) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: Chip) -> CtcPlan:
-    """Return the cheapest split: least cycles, then least memory, then fewest tiles."""
-    best: tuple[tuple[int, int, int], CtcPlan] | None = None
+    """Return the cheapest split that fits: least cycles, then least memory, then fewest tiles.
+
+    Where none fits, it is the cheapest of all.
+    """
+
+    def price(plan: CtcPlan) -> tuple[bool, int, int, int]:
+        used = _bytes(plan, op, dtype_bytes)
+        too_large = used > MEMORY_PROPORTION * chip.bytes_per_tile
+        return too_large, _cycles(plan, chip), used, plan.tiles
+
+    return min(_plans(op, chip), key=price)
+
+
+def _plans(op: AlignmentLoss, chip: Chip) -> Iterator[CtcPlan]:
     for time in distinct_splits(op.steps, op.steps):
         for label in distinct_splits(op.labels, op.labels):
             for blank_apart in (False, True):
                 most = min(op.batch, chip.tiles // (time * (label + blank_apart)))
                 for parts in distinct_splits(most, most):
-                    plan = _plan(op, (parts, time, label), blank_apart, chip)
-                    used = _bytes(plan, op, dtype_bytes)
-                    if used > MEMORY_PROPORTION * chip.bytes_per_tile and best is not None:
-                        continue
-                    key = (_cycles(plan, chip), used, plan.tiles)
-                    if best is None or key < best[0]:
-                        best = (key, plan)
-    return best[1]
+                    yield _plan(op, (parts, time, label), blank_apart, chip)
 
 
 def _plan(op: AlignmentLoss, parts: tuple[int, int, int], blank_apart: bool, chip: Chip) -> CtcPlan:
