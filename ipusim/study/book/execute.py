@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipusim.errors import StudyError
 
@@ -16,8 +16,12 @@ _KERNEL_CONFIG = "c.IPKernelApp.log_level = 50\n"
 meets them between two cells an error; what fails in a cell shows there."""
 
 
-Failure = tuple[str, str]
-"""Name of the exception that ended a notebook, and where and why in a phrase."""
+class Failure(NamedTuple):
+    """What ended a notebook: the name of the exception, and where and why in a phrase."""
+
+    error: str
+    said: str
+
 
 _RUNNING: set[int] = set()
 """Process numbers of the kernels that run notebooks."""
@@ -98,10 +102,10 @@ def run_notebook(
             )
     except papermill.PapermillExecutionError as error:
         place = f"in code cell {error.exec_count} " if error.exec_count else ""
-        return error.ename, f"failed {place}({error.ename}: {_first_line(error.evalue)})"
+        return Failure(error.ename, f"failed {place}({error.ename}: {_first_line(error.evalue)})")
     except (CellControlSignal, DeadKernelError) as error:
         name = type(error).__name__
-        return name, f"failed ({name}: {_first_line(error)})"
+        return Failure(name, f"failed ({name}: {_first_line(error)})")
     except NoSuchKernel as error:
         raise StudyError(
             "The Jupyter kernel 'python3' is not installed in this environment: "

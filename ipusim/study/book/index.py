@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -43,8 +44,12 @@ class State:
         return [(name.removesuffix(".png"), _shows(Path(name).stem)) for name in names[:PICTURES]]
 
 
-Card = tuple[Study, State, Verdict | None]
-"""What the page shows of one study: the last is what its own run came to."""
+class Card(NamedTuple):
+    """What the page shows of one study."""
+
+    study: Study
+    state: State
+    verdict: Verdict | None  # what its own run came to
 
 
 def _shows(figure: str) -> str:
@@ -62,7 +67,7 @@ def index_html(cards: Sequence[Card], frame: pd.DataFrame | None, *, overview: s
     return render(
         "index.html.j2",
         START,
-        [study for study, *_ in cards],
+        [card.study for card in cards],
         cards=cards,
         whole=None if frame is None else verdict_on([frame]),
         groups=[(name, verdict) for name, verdict in groups if verdict.counted],

@@ -30,7 +30,7 @@ from ipusim.study.book.catalogue import (
 )
 from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, run_notebook
-from ipusim.study.book.index import State, index_html
+from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
 from ipusim.study.book.rows import coverage_html, rows_html
@@ -157,11 +157,10 @@ def _run_study(
     if failure:
         write_text(partial, content)
         shutil.rmtree(stage)
-        name, said = failure
-        if name == "KeyboardInterrupt":
+        if failure.error == "KeyboardInterrupt":
             raise KeyboardInterrupt
         shown = f"notebooks/{partial.name}"
-        return replace(state, status="failed", message=said, notebook=shown)
+        return replace(state, status="failed", message=failure.said, notebook=shown)
     files = _publish(stage, out)
     shutil.rmtree(stage)
     partial.unlink(missing_ok=True)
@@ -209,7 +208,9 @@ def _saved_verdict(out: Path, files: Iterable[str]) -> Verdict | None:
 
 def _write_index(out: Path, states: Mapping[Study, State], frame: pd.DataFrame | None) -> Path:
     """Write the start page from what is in the folder."""
-    cards = [(study, state, _saved_verdict(out, state.files)) for study, state in states.items()]
+    cards = [
+        Card(study, state, _saved_verdict(out, state.files)) for study, state in states.items()
+    ]
     pages = [(out / "notebooks" / f"{study.name}.ipynb", study) for study in states]
     write_text(out / "search.js", search_script([page for page in pages if page[0].exists()]))
     overview = f"figures/{OVERVIEW_FIGURE}.svg"

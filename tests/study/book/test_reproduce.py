@@ -23,8 +23,8 @@ from ipusim.study.book.catalogue import (
     split_assignments,
     study_parameters,
 )
-from ipusim.study.book.execute import run_notebook
-from ipusim.study.book.index import State, index_html
+from ipusim.study.book.execute import Failure, run_notebook
+from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.reproduce import load_state, reproduce, study_key
 from ipusim.study.verdicts.compare import VERDICT_COLUMNS
 
@@ -64,7 +64,7 @@ def instant(monkeypatch):
         notebook = nbformat.read(source, as_version=4)
         nbformat.write(notebook, target)
         if "boom" in source.read_text():
-            return "KeyError", "failed in code cell 2 (KeyError: 'nothing here')"
+            return Failure("KeyError", "failed in code cell 2 (KeyError: 'nothing here')")
         tables = Path(parameters["output_dir"]) / "tables"
         tables.mkdir()
         (tables / "sizes.csv").write_text("x\n2\n")
@@ -373,7 +373,7 @@ def test_the_page_escapes_names_and_needs_no_network():
     state = State(name="01_a_b", status="done", files=dict.fromkeys(names, ""))
     said = {"title": "<b>bold", "summary": "a & b", "rows": ""}
     study = Study(name=state.name, path=Path(), **said)
-    page = index_html([(study, state, None)], None)
+    page = index_html([Card(study, state, None)], None)
     assert "<b>bold" not in page
     assert "&lt;b&gt;bold" in page
     assert "http" not in page

@@ -14,7 +14,7 @@ from study_fakes import FakePredictor
 
 from ipusim.files import write_text
 from ipusim.study.book.catalogue import list_studies
-from ipusim.study.book.index import State, index_html
+from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.rows import coverage_html, rows_html
 from ipusim.study.book.site import COVERAGE, ROWS, START, notebook_page, search_script
 from ipusim.study.coverage import COLUMNS
@@ -54,7 +54,7 @@ def site(tmp_path_factory) -> Path:
         write_text(out / names[1], study.path.read_text(encoding="utf-8"))
         verdict = verdict_on([frame[frame["study"] == study.rows]])
         state = State(name=study.name, status="done", files=dict.fromkeys(names, ""))
-        cards.append((study, state, verdict))
+        cards.append(Card(study, state, verdict))
     write_text(out / START, index_html(cards, frame))
     write_text(out / ROWS, rows_html(frame, STUDIES))
     write_text(out / COVERAGE, coverage_html(pd.DataFrame([line]), STUDIES))
