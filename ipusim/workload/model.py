@@ -1,7 +1,6 @@
 """A model: a named recipe that builds a graph for any micro-batch; by its name or its file."""
 
 import operator
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -123,6 +122,14 @@ ONNX_OPTIONS = {
 """Options that say what an ONNX file leaves open; those of `from_onnx`."""
 
 
+def _is_file(path: Path) -> bool:
+    """Whether there is a file with an ending, of a name that may be too long for one."""
+    try:
+        return bool(path.suffix) and path.is_file()
+    except OSError:
+        return False
+
+
 def load_model(model: str | Model, **given: Any) -> Model:
     """Return a model from a zoo name, a path ending in .onnx, an ONNX model, or a `Model` as it is.
 
@@ -145,9 +152,7 @@ def load_model(model: str | Model, **given: Any) -> Model:
         from ipusim.workload.onnx import from_onnx
 
         return from_onnx(model, **given)
-    # Of a name that is too long for a file pathlib raises.
-    named_file = isinstance(model, str | PathLike) and Path(model).suffix
-    if named_file and os.path.isfile(model):  # noqa: PTH113
+    if isinstance(model, str | PathLike) and _is_file(Path(model)):
         raise WorkloadError(
             f"The file {str(model)!r} does not end in .onnx, and no other kind is read; export the "
             "network as ONNX."
