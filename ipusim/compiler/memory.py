@@ -142,6 +142,11 @@ def require_room(graph: Graph, chip: Chip) -> None:
         return sum(graph.tensors[name].bytes for name in set(names) - streamed)
 
     room = chip.tiles * chip.bytes_per_tile
+    # Most graphs are small: one bound then spares the look at every operation.
+    largest = max((tensor.bytes for tensor in graph.tensors.values()), default=0)
+    at_once = max((len(op.inputs) + len(op.outputs) for op in graph.ops), default=0)
+    if largest * at_once <= BEYOND * room:
+        return
     for op in graph.ops:
         together = [op.inputs, op.outputs]
         if op.kind in ("conv", "matmul"):

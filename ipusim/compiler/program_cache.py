@@ -8,10 +8,12 @@ machine and the operators. Code that is patched in memory is not seen: switch ke
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import fields
 from itertools import chain, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.compiler.stacks import Stack
 from ipusim.kernel_cache import kept_path, read_kept, source_digest, write_kept
 from ipusim.machine import Chip
-from ipusim.workload.graph import Graph
+from ipusim.workload.graph import Graph, Op, Tensor
 
 SOURCES = ("compiler", "machine", "workload/graph.py", "workload/operators", "errors.py")
 """What the program of a given graph depends on."""
@@ -73,7 +75,7 @@ def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Progra
     require_room(graph, chip)
     path = None
     if _KEEPS.get():
-        text = repr((graph, chip, stack, sorted(options.items())))
+        text = f"{_text_of(graph)}{(chip, stack, sorted(options.items()))!r}"
         path = kept_path("programs", source_digest(SOURCES), text)
         known = _read(path)
         if known is not None:
@@ -84,6 +86,21 @@ def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Progra
     if path is not None:
         write_kept(path, _to_bytes(program))
     return program
+
+
+def _text_of(graph: Graph) -> str:
+    """Return `repr(graph)` in short: attributes that operators share are spelt once."""
+    spelt: dict[Any, int] = {}
+    shared = [spelt.setdefault(op.params, len(spelt)) for op in graph.ops]
+    ops = _said(Op, graph.ops, "params")
+    about = _said(Graph, (graph,), "tensors", "ops")
+    return repr((about, _said(Tensor, graph.tensors.values()), ops, shared, [*spelt]))
+
+
+def _said(kind: type, alike: Iterable[Any], *without: str) -> list[Any]:
+    """Return what objects of one kind say of themselves, in plain tuples."""
+    names = [one.name for one in fields(kind) if one.repr and one.name not in without]
+    return [*map(attrgetter(*names), alike)]
 
 
 def _read(path: Path) -> Program | None:
