@@ -67,7 +67,7 @@ _EXAMPLES = {
 def _assigned(kind: str, text: str) -> tuple[str, Any]:
     """Split NAME=VALUE, or refuse it with one sentence.
 
-    It is of a tensor or dimension of an ONNX file or of a number of a chip, and may have values.
+    NAME is a tensor or dimension of an ONNX file, or a number of a chip; VALUE may be several.
     """
     name, _, values = text.rpartition("=")
     parts = values.removesuffix(",").split(",") if values else []
