@@ -143,21 +143,22 @@ def _passes(report: Report) -> list[tuple[str, str, float]]:
 def _pipeline(report: Report, schedule: Pipeline) -> Iterator[Span]:
     """Yield the slots of a pipeline, the middle of a long one as one span per stage."""
     costs, beside = report.result.costs, report.result.terms.beside
-    whole = schedule.whole(costs, beside)
+    whole_s = schedule.whole_s(costs, beside)
     order = schedule.order(costs)
     periods = order.periods(schedule.accumulation)
+    steps = order.steps(periods)
     copies_s = schedule.handover_s + beside.reductions_s(costs) / schedule.ipus
     host_s = beside.transfers_s + beside.host_work_s
     lanes = _stage_lanes(report)
-    tail = range(max(DRAWN, whole.steps - DRAWN), whole.steps)
+    tail = range(max(DRAWN, steps - DRAWN), steps)
     left = sum(order.step(step, periods).seconds(copies_s, host_s) for step in tail)
     now = 0.0
-    for step in (*range(min(DRAWN, whole.steps)), *tail):
+    for step in (*range(min(DRAWN, steps)), *tail):
         if step == tail.start and step > DRAWN:
             for lane in lanes:
                 middle = f"{tail.start - DRAWN} pipeline steps more"
-                yield lane, middle, now, whole.seconds - left - now
-            now = whole.seconds - left
+                yield lane, middle, now, whole_s - left - now
+            now = whole_s - left
         this = order.step(step, periods)
         arriving = this.sent * host_s
         yield _HOST, "transfers", now, arriving

@@ -24,11 +24,6 @@ class Collective:
     repeats: int = 1
     paid: int = 0
 
-    @property
-    def latencies(self) -> int:
-        """How often the fitted latency is paid in all."""
-        return self.repeats * self.paid
-
     def at(self, latency_s: float) -> float:
         """Return the seconds: transfer, and a fitted latency on top of that of syncs and links."""
         return self.transfer_s + self.repeats * (self.each_latency_s + self.paid * latency_s)
@@ -150,7 +145,7 @@ tensors of the given sizes together, the same steps in reverse."""
 
 
 def all_to_all(
-    system: System, replicas: int, ipus_per_replica: int, tensor_bytes: Sequence[int]
+    system: System, replicas: int, ipus_per_replica: int, tensor_bytes: Sequence[int], times: int
 ) -> Collective:
     """Send every replica its own equal part of a tensor of each replica; else as `all_reduce`.
 
@@ -158,7 +153,7 @@ def all_to_all(
     round where both are open: each link carries n/8 of a tensor per direction, or (n - 1)/2 where
     only one way is open. Outer rings see the whole tensor too.
     """
-    return _run(system, replicas, ipus_per_replica, tuple(tensor_bytes), _scatter_pass)
+    return _run(system, replicas, ipus_per_replica, tuple(tensor_bytes), _scatter_pass, times)
 
 
 def cross_ipu_reductions(

@@ -18,10 +18,13 @@ from ipusim.runtime.collectives import Collective
 
 UPDATE = "weight update"
 WAITING = "waiting for the host"
-HOST_PARTS = ("transfers", "host work", "fixed", "host between runs", WAITING)
+BETWEEN = "host between runs"
+HOST_PARTS = ("transfers", "host work", "fixed", BETWEEN, WAITING)
 """Parts of a step that a program which asks nothing of the host does not have."""
 MAX_COST = 1e6
 """Largest fitted cost that is taken: beyond it something is wrong with its unit."""
+FEW_CYCLES = 0.1
+"""So little that no other chip becomes the slowest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +77,6 @@ class Beside:
 class Schedule(Protocol):
     """How the chips of a replica spend a step."""
 
-    def waits(self) -> tuple[int, float]:
-        """Return how often all micro-batches wait for an exchange, and for reductions of one."""
-
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """Return where the seconds go, `UPDATE` apart; `beside` is None where it overlaps."""
 
@@ -90,10 +90,6 @@ class OneChip:
     clock_hz: float
     times: int
     update_cycles: int = 0
-
-    def waits(self) -> tuple[int, float]:
-        """As `Schedule` says."""
-        return self.times * self.exchanges_each, self.times
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """As `Schedule` says."""
@@ -162,13 +158,12 @@ class Terms:
     """What a step consists of.
 
     `schedule` is what the chips of a replica do, `beside` what each micro-batch takes besides, None
-    where it overlaps with the chips. Collectives over the replicas are by part; of the chips of a
-    replica the longest counts. `streamed_s` are optimiser state and rows of tables in Streaming
-    Memory. `iterations` steps are one run of the device. A step takes at least `host_s`, which the
-    host needs beside the chips, and with its call `loader_s`, in which a loader prepares its items;
-    `between_s` host processes spend between two runs of the device.
-    `depth` are steps from request to result; `all_to_all` says how often replicas send parts to
-    each other in a step, and what one costs.
+    where it overlaps with the chips. `after` has what comes once in a training step, after all
+    micro-batches, by part: of the chips of a replica the longest counts; what the schedule says of
+    the `UPDATE` stands in its place. `iterations` steps are one run of the device. A step takes at
+    least `host_s`, which the host needs beside the chips, and with its call `loader_s`, in which a
+    loader prepares its items; `between_s` host processes spend between two runs of the device.
+    `depth` are steps from request to result.
     """
 
     training: bool
@@ -179,9 +174,7 @@ class Terms:
     loader_s: float
     between_s: float
     depth: float = 1
-    collectives: Mapping[str, Collective] = field(default_factory=dict)
-    streamed_s: Mapping[str, float] = field(default_factory=dict)
-    all_to_all: tuple[int, Collective] | None = None
+    after: Mapping[str, Collective] = field(default_factory=dict)
     iterations: int = 1
 
     def price(self, costs: FittedCosts) -> Priced:
@@ -192,7 +185,8 @@ class Terms:
         parts = self.schedule.parts_s(costs, self.beside)
         update = parts.pop(UPDATE)
         if self.training:
-            parts |= self._after_passes(update, costs)
+            parts |= {name: one.at(costs.collective_s) for name, one in self.after.items()}
+            parts |= {UPDATE: update, BETWEEN: self.between_s}
         busy, fixed = fsum(parts.values()), costs.once_s(self.iterations)
         # [A] The call is not hidden by transfers beside the chips, nor by a host that is slower.
         waiting = max(0.0, self.host_s - busy, self.loader_s - busy - fixed)
@@ -205,37 +199,27 @@ class Terms:
         within = step if self.iterations == 1 else step - fixed + costs.step_s
         latency = self.depth * within
         if self.between_s:
-            parts["host between runs"] = self.between_s
+            parts[BETWEEN] = self.between_s
             step += self.between_s
         return Priced(parts_s=parts, step_s=step, latency_s=latency)
 
-    def _after_passes(self, update_s: float, costs: FittedCosts) -> dict[str, float]:
-        """Return what comes once in a training step, after all micro-batches."""
-        parts = {name: one.at(costs.collective_s) for name, one in self.collectives.items()}
-        parts |= {UPDATE: update_s, "optimiser state": self.streamed_s["optimiser state"]}
-        if self.all_to_all:
-            times, exchange = self.all_to_all
-            parts["all-to-all"] = times * exchange.at(costs.collective_s)
-        rows = {"streamed rows": self.streamed_s["streamed rows"]}
-        return parts | rows | {"host between runs": self.between_s}
+    def _busy_s(self, **costs: float) -> float:
+        parts = self.price(FittedCosts(**costs)).parts_s
+        return fsum(seconds for name, seconds in parts.items() if name != WAITING)
 
     def line(self) -> Line:
-        """Return how the step depends on the costs, read off the terms."""
-        free = self.price(FittedCosts()).parts_s
-        busy = fsum(seconds for name, seconds in free.items() if name != WAITING)
+        """Return how the step depends on the costs, each of which is tried alone."""
+        free = self._busy_s()
         after = 0.0 if self.training else self.between_s
-        exchanges, times = self.schedule.waits()
-        reductions = sum(one.latencies for one in self.beside.reductions) if self.beside else 0.0
-        collectives = sum(one.latencies for one in self.collectives.values())
-        if self.all_to_all:
-            collectives += self.all_to_all[0] * self.all_to_all[1].latencies
+        exchanged_s = self._busy_s(exchange_cycles=FEW_CYCLES) - free
         return Line(
-            base_s=busy,
+            base_s=free,
             floor_s=self.host_s + after,
             loader_s=self.loader_s + after,
-            exchanges=exchanges,
-            reductions=reductions * times,
-            collectives=collectives,
+            # Rounded as far as sums of seconds are exact.
+            exchanges=round(exchanged_s * self.clock_hz / FEW_CYCLES),
+            reductions=round(self._busy_s(reduction_s=1.0) - free, 6),
+            collectives=round(self._busy_s(collective_s=1.0) - free, 6),
             clock_hz=self.clock_hz,
             iterations=self.iterations,
         )

@@ -14,7 +14,7 @@ from ipusim.runtime.compile import Compiled
 from ipusim.runtime.host import HostIo, arriving_bytes, fed_items_per_s
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica
-from ipusim.runtime.terms import Beside, Terms
+from ipusim.runtime.terms import UPDATE, Beside, Terms
 from ipusim.workload.graph import Graph, Norm
 from ipusim.workload.optimizers import norms
 
@@ -50,12 +50,13 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
             host_work_s=io.work_s,
             reductions=_norm_reductions(graph, config),
         ),
-        collectives=_collectives(compiled, replica, config),
-        streamed_s={
-            "optimiser state": _off_chip_s(state, config) * turns,
-            "streamed rows": accumulation * _off_chip_s(_row_bytes(compiled), config),
+        after={
+            **_collectives(compiled, replica, config),
+            UPDATE: collectives.NOTHING,
+            "optimiser state": _off_chip(turns * state, config),
+            "all-to-all": collectives.all_to_all(*replicas, sent, accumulation),
+            "streamed rows": _off_chip(accumulation * _row_bytes(compiled), config),
         },
-        all_to_all=(accumulation, collectives.all_to_all(*replicas, sent)),
         # No copy goes on beside what an instance does between two runs of the device.
         host_s=accumulation * io.sustained_s + between,
         loader_s=samples / fed_items_per_s(config, prepared // items),
@@ -148,7 +149,8 @@ def _row_bytes(compiled: Compiled) -> int:
     return total
 
 
-def _off_chip_s(state_bytes: int, config: RunConfig) -> float:
-    """Seconds to read and write state in Streaming Memory, by each chip its share of it."""
+def _off_chip(state_bytes: int, config: RunConfig) -> collectives.Collective:
+    """Cost of reading and writing state in Streaming Memory, by each chip its share of it."""
     share = state_bytes / config.ipus_per_replica
-    return 2 * share / config.system.buffer_link_bytes_per_s_per_ipu
+    seconds = 2 * share / config.system.buffer_link_bytes_per_s_per_ipu
+    return collectives.Collective(transfer_s=seconds)

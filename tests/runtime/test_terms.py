@@ -18,9 +18,8 @@ def by_hand(**given):
     """Terms of two micro-batches of 1 ms, and in training an update of half a millisecond."""
     facts = {"training": False, "clock_hz": 1e6, "schedule": HAND}
     facts |= dict.fromkeys(("host_s", "loader_s", "between_s"), 0.0)
-    streamed = {"optimiser state": 0.0, "streamed rows": 0.0}
     beside = Beside(transfers_s=1e-4, host_work_s=0.0)
-    return Terms(**facts | {"beside": beside, "streamed_s": streamed} | given)
+    return Terms(**facts | {"beside": beside} | given)
 
 
 def test_a_call_from_the_host_is_paid_once_a_step():
@@ -136,7 +135,8 @@ def test_exchanges_of_a_pipeline_are_those_of_the_chips_that_are_waited_for():
     each = sum(work.exchanges for work in (*schedule.forward, *schedule.backward))
     # Every step waits for one chip, and some steps hold a part of its work only.
     assert 8 * each / 2 <= piped.terms.line().exchanges < 8 * each
-    assert schedule.time(FittedCosts()).steps > 8
+    order = schedule.order(FittedCosts())
+    assert order.steps(order.periods(8)) > 8
 
 
 def test_only_what_runs_ahead_waits_for_its_backward_pass():

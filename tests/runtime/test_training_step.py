@@ -135,9 +135,7 @@ def test_chips_exchange_in_turn_unless_their_tensors_are_joined():
     each_s = {chips: 6 * ring.step_latency_s for chips, ring in rings.items()}
     for name, joined in (("pytorch", True), ("tensorflow", False)):
         reports = [found(name, size, chips) for size, chips in ((0, 2), (1 << 30, 2), (1 << 30, 1))]
-        apart, halves, whole = (
-            one.result.terms.collectives["gradient all-reduce"] for one in reports
-        )
+        apart, halves, whole = (one.result.terms.after["gradient all-reduce"] for one in reports)
         sizes = graphs(graph_job(zoo.load("resnet18"), reports[0].config)).gradient_bytes.values()
         assert apart.each_latency_s == pytest.approx(len(sizes) * each_s[2])
         carried = apart.transfer_s * rings[2].bytes_per_s
@@ -184,7 +182,8 @@ def test_a_pipeline_is_called_by_the_host_once_and_pays_exchanges_in_every_cycle
     options = {"ipus_per_replica": 2, "gradient_accumulation": 8}
     free = run(**options).result
     dear = run(tier="calibrated", costs=FittedCosts(step_s=1e-3), **options).result
-    steps = free.terms.schedule.whole(FittedCosts(), free.terms.beside).steps
+    order = free.terms.schedule.order(FittedCosts())
+    steps = order.steps(order.periods(8))
     assert steps > 8
     assert dear.step_s - free.step_s == pytest.approx(1e-3)
     dear = run(tier="calibrated", costs=FittedCosts(exchange_cycles=1000), **options).result
@@ -384,7 +383,7 @@ def test_a_sharding_domain_keeps_to_itself_all_but_the_sum_of_its_parts():
         assert racks.parts_s[part] == rack.parts_s[part] < one.parts_s[part]
     assert "shard all-reduce" not in rack.parts_s
     assert "shard all-reduce" not in one.parts_s
-    between = racks.result.terms.collectives["shard all-reduce"]
+    between = racks.result.terms.after["shard all-reduce"]
     trained = graphs(graph_job(zoo.load(racks.model), racks.config))
     sharding, weights = racks.config.sharding, trained.micro_batch.tensors
     sizes = [n for name, n in trained.gradient_bytes.items() if sharding.parts(weights[name]) > 1]

@@ -21,7 +21,6 @@ from ipusim.runtime.replica.partition import (
 )
 from ipusim.runtime.replica.schedule import (
     Order,
-    PipelineTime,
     check_accumulation,
     micro_batches_in_flight,
     pipeline_order,
@@ -58,30 +57,22 @@ class Pipeline:
         works = ([work.at(costs) for work in each] for each in (self.forward, self.backward))
         return pipeline_order(*works, *self.placed[1:])
 
-    def time(
-        self, costs: FittedCosts, transfer_s: float = 0.0, host_s: float = 0.0
-    ) -> PipelineTime:
-        """Return the time of all micro-batches, with these copies and host transfers."""
+    def time_s(self, costs: FittedCosts, transfer_s: float = 0.0, host_s: float = 0.0) -> float:
+        """Return the seconds of all micro-batches, with these copies and host transfers."""
         framework = self.placed[-1]
         sent_s = host_s if framework.host_opens_cycle else 0.0
-        return self.order(costs).time(self.accumulation, transfer_s, sent_s)
-
-    def waits(self) -> tuple[int, float]:
-        """As `Schedule` says; reductions are shared by the chips, in steps that end with copies."""
-        free = self.time(FittedCosts())
-        works = zip(free.waited_for, (*self.forward, *self.backward), strict=True)
-        return sum(times * work.exchanges for times, work in works), free.handovers / self.ipus
+        return self.order(costs).time_s(self.accumulation, transfer_s, sent_s)
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """As `Schedule` says.
 
         Host transfers are waited for in every step that a micro-batch begins with, the rest in
-        every step of the pipeline.
+        every step that ends with copies, among them reductions, which the chips share.
         """
         works = [one + two for one, two in zip(self.forward, self.backward, strict=True)]
         load = by_chip(self.placed[1], works)
         device = self.accumulation * max(work.at(costs) for work in load)
-        reached = self.time(costs).seconds
+        reached = self.time_s(costs)
         parts = {"device": device, "pipeline bubbles": reached - device}
         per_step = 0.0
         for name, seconds in (
@@ -89,15 +80,15 @@ class Pipeline:
             ("batch-norm reductions", beside.reductions_s(costs) / self.ipus),
         ):
             per_step += seconds
-            parts[name] = self.time(costs, per_step).seconds - reached
+            parts[name] = self.time_s(costs, per_step) - reached
             reached += parts[name]
-        parts["transfers"] = self.whole(costs, beside).seconds - reached
+        parts["transfers"] = self.whole_s(costs, beside) - reached
         return parts | {UPDATE: self.update_s}
 
-    def whole(self, costs: FittedCosts, beside: Beside) -> PipelineTime:
-        """Return the time of all micro-batches with everything that they wait for."""
+    def whole_s(self, costs: FittedCosts, beside: Beside) -> float:
+        """Return the seconds of all micro-batches with everything that they wait for."""
         per_step = self.handover_s + beside.reductions_s(costs) / self.ipus
-        return self.time(costs, per_step, beside.transfers_s + beside.host_work_s)
+        return self.time_s(costs, per_step, beside.transfers_s + beside.host_work_s)
 
 
 def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
@@ -140,10 +131,6 @@ class Staged:
 
     works: tuple[Work, ...]
     handover_s: float
-
-    def waits(self) -> tuple[int, float]:
-        """As `Schedule` says."""
-        return max(self.works, key=lambda work: work.seconds).exchanges, 0.0
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """As `Schedule` says."""

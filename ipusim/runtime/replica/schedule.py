@@ -12,21 +12,6 @@ from ipusim.runtime.options.frameworks import Framework
 SCHEDULES = ("grouped", "sequential", "interleaved")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineTime:
-    """Time of the micro-batches of one weight update.
-
-    Each of the `steps` is ended by the copies between stages; in `handovers` of them a stage hands
-    over to another chip. `waited_for` says how often the forward and then how often the backward
-    pass of each stage lies on the chip that a step waits for.
-    """
-
-    seconds: float
-    steps: int
-    handovers: int
-    waited_for: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Order:
     """When stages run: micro-batch k of a period starts `offsets[k]` steps into it."""
@@ -53,16 +38,13 @@ class Order:
     def step(self, step: int, periods: int) -> _Step:
         """Return what happens in a step of so many periods."""
         load: dict[int, float] = {}
-        run: dict[int, list[int]] = {}
         sent = copies = False
         for slot, _ in self.running(step, periods):
             ipu = self.ipus[slot]
             load[ipu] = load.get(ipu, 0.0) + self.seconds[slot]
-            run.setdefault(ipu, []).extend(self.passes[slot])
             sent |= slot == 0
             copies |= slot + 1 < self.slots and self.ipus[slot + 1] != ipu
-        slowest = max(load, key=lambda ipu: load[ipu], default=None)
-        return _Step(load.get(slowest, 0.0), tuple(run.get(slowest, ())), sent, copies)
+        return _Step(max(load.values(), default=0.0), sent, copies)
 
     def periods(self, accumulation: int) -> int:
         """Return how many periods the micro-batches of a weight update take."""
@@ -74,8 +56,12 @@ class Order:
             )
         return accumulation // at_once
 
-    def time(self, accumulation: int, transfer_s: float = 0.0, host_s: float = 0.0) -> PipelineTime:
-        """Return the time of all micro-batches of one weight update.
+    def steps(self, periods: int) -> int:
+        """Return the steps of so many periods, each ended by the copies between stages."""
+        return (periods - 1) * self.period + max(self.offsets) + self.slots
+
+    def time_s(self, accumulation: int, transfer_s: float = 0.0, host_s: float = 0.0) -> float:
+        """Return the seconds of all micro-batches of one weight update.
 
         `host_s` are the seconds of a micro-batch's transfers from and to the host, which all chips
         wait for in every step that a micro-batch begins with. `transfer_s` ends every step in which
@@ -92,38 +78,24 @@ class Order:
         periods = self.periods(accumulation)
         full = max(self.offsets) + self.slots - 1  # from this step on every slot is taken
         entered = periods * self.period  # from this step on no micro-batch begins
-        steps = entered - self.period + max(self.offsets) + self.slots
 
-        waited_for, handovers = [0] * sum(map(len, self.passes)), 0
-
-        def spent(first: int, stop: int, times: int = 1) -> float:
-            nonlocal handovers
-            run = [self.step(step, periods) for step in range(first, stop)]
-            handovers += times * sum(step.copies for step in run)
-            for step in run if times else ():
-                for index in step.passes:
-                    waited_for[index] += times
+        def spent(first: int, stop: int) -> float:
+            run = (self.step(step, periods) for step in range(first, stop))
             return fsum(step.seconds(transfer_s, host_s) for step in run)
 
         rounds, rest = divmod(max(0, entered - full), self.period)
         # Until every stage works, while all do, and until the last micro-batch has left.
         fill = spent(0, full)
-        steady = rounds * spent(full, full + self.period, rounds) + spent(entered - rest, entered)
-        drain = spent(max(full, entered), steps)
-        return PipelineTime(
-            seconds=fill + steady + drain,
-            steps=steps,
-            handovers=handovers,
-            waited_for=tuple(waited_for),
-        )
+        steady = rounds * spent(full, full + self.period) + spent(entered - rest, entered)
+        drain = spent(max(full, entered), self.steps(periods))
+        return fill + steady + drain
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The chip with most to do in a step and its passes; whether the host sends, and who copies."""
+    """The chip with most to do in a step; whether the host sends, and whether any chip copies."""
 
     busy_s: float
-    passes: tuple[int, ...]
     sent: bool
     copies: bool
 

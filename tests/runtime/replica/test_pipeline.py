@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, strategies as st
@@ -13,7 +14,6 @@ from ipusim.runtime.options.frameworks import FRAMEWORKS, Framework
 from ipusim.runtime.replica.balance import balance, split_after, stage_transfer_s
 from ipusim.runtime.replica.schedule import (
     SCHEDULES,
-    PipelineTime,
     accumulation_rule,
     check_accumulation,
     micro_batches_in_flight,
@@ -26,6 +26,13 @@ POD16 = load_system("IPU-POD16")
 seconds = st.lists(st.integers(1, 20).map(float), min_size=1, max_size=5)
 schedules = st.sampled_from(SCHEDULES)
 frameworks = st.sampled_from(FRAMEWORKS)
+
+
+class PipelineTime(NamedTuple):
+    """Of all micro-batches of a weight update."""
+
+    seconds: float
+    steps: int
 
 
 def pipeline_step(
@@ -43,7 +50,8 @@ def pipeline_step(
     ipus, known = stage_ipus or range(len(forward)), load(Framework, framework)
     check_accumulation(accumulation, len(forward), schedule, known)
     order = pipeline_order(forward, backward, ipus, schedule, known)
-    return order.time(accumulation, transfer_s, host_s)
+    seconds = order.time_s(accumulation, transfer_s, host_s)
+    return PipelineTime(seconds, order.steps(order.periods(accumulation)))
 
 
 def simulate(forward, backward, accumulation, schedule, transfer, host, framework):

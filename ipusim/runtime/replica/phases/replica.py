@@ -85,10 +85,6 @@ class Phased:
     passes: int
     times: int
 
-    def waits(self) -> tuple[int, float]:
-        """As `Schedule` says; for exchanges of all phases, even where a transfer takes longer."""
-        return self.passes * sum(work.exchanges for work in self.compute), self.times
-
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """As `Schedule` says."""
         device = ("device", "compute", [work.at(costs) for work in self.compute])
