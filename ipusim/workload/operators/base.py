@@ -8,10 +8,9 @@ included), as papers count parameters and MACs.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
-from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from ipusim.errors import WorkloadError
@@ -36,27 +35,6 @@ PASSES = ("forward", "data_gradient", "weight_gradient")
 
 Sizes = tuple[tuple[str, int], ...]
 """Names of tensors, each with the elements that it must have."""
-
-
-def changed(one: Any, **values: Any) -> Any:
-    """Return `dataclasses.replace(one, **values)` of an object with slots, in half the time.
-
-    Nothing is checked, and no field follows from the values: for names, roles and the like.
-    """
-    made = object.__new__(type(one))
-    all_of, writers = _fields(type(one))
-    for write, value in zip(writers, all_of(one), strict=True):
-        write(made, value)
-    for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
-
-
-@cache
-def _fields(kind: type) -> tuple[attrgetter, tuple[Any, ...]]:
-    """Return what reads all fields of a class with slots, and what writes each."""
-    names = [one.name for one in fields(kind)]
-    return attrgetter(*names), tuple(getattr(kind, name).__set__ for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
