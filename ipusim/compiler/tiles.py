@@ -1,7 +1,7 @@
 """How poplibs spreads data over tiles, what copies within a tile cost, versions of its codelets."""
 
 from functools import cache, lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from ipusim.errors import ConfigError, unknown_name
@@ -97,14 +97,15 @@ class Runs(NamedTuple):
 
         Workers share the elements of all runs as `split_sizes` has it, two grains at least.
         """
-        begin, pieces = 0, []
-        for size in split_sizes(self.elements, grain, workers, 2 * grain):
-            end = begin + size
-            next_run = (begin // self.length + 1) * self.length
-            edges = [begin, *range(next_run, end, self.length), end]
-            pieces.append([last - first for first, last in pairwise(edges)])
-            begin = end
-        return pieces
+        ends = [*accumulate(split_sizes(self.elements, grain, workers, 2 * grain), initial=0)]
+        shares = [pieces_of_rows(*share, self.length) for share in pairwise(ends)]
+        return [[end - begin for _, begin, end in pieces] for pieces in shares]
+
+
+def pieces_of_rows(begin: int, end: int, length: int) -> list[tuple[int, int, int]]:
+    """Return (row, begin, end) of what a range of elements has of each row of so many."""
+    rows = range(begin // length, ceil_div(end, length)) if begin < end else ()
+    return [(row, max(0, begin - row * length), min(length, end - row * length)) for row in rows]
 
 
 def _part_count(grains: int, grain: int, max_parts: int, min_part: int) -> int:

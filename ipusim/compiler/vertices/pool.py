@@ -6,40 +6,17 @@ lib/popnn/PoolVertices.cpp (work lists), lib/popnn/popnnCycleEstimators.cpp (tag
 lib/popnn/PerformanceEstimation.hpp, getPoolingCycles (tag sdk/poplar/2.4.0).
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import NamedTuple
 
-from ipusim.compiler.tiles import ceil_div
+import numpy as np
+
+from ipusim.compiler.tiles import ceil_div, pieces_of_rows
 
 # Unpacking a scaled pointer, twice for the list of work lists.
 _UNPACK = 2
-
-
-def _within(outputs: range, begin: int, end: int) -> range:
-    """Return those of some outputs that lie in ``[begin, end)``, counted from `begin`."""
-    first, last = (max(0, ceil_div(edge - outputs.start, outputs.step)) for edge in (begin, end))
-    inside = outputs[first:last]
-    return range(inside.start - begin, inside.stop - begin, inside.step)
-
-
-class Reached(NamedTuple):
-    """So many outputs along a dimension, and which of them each kernel position reaches."""
-
-    outputs: int
-    by_position: tuple[range, ...]
-
-    def hits(self, output: int) -> int:
-        """Return how many positions reach an output."""
-        return sum([output in reached for reached in self.by_position])
-
-    def extents(self, begin: int, end: int) -> Counter[int]:
-        """Return of how many positions the reached outputs of ``[begin, end)`` extend so far."""
-        inside = [_within(reached, begin, end) for reached in self.by_position]
-        return Counter([each[-1] - each[0] + 1 for each in inside if each])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +33,12 @@ class PoolGeometry:
     dilation: tuple[int, ...]
     padding_lower: tuple[int, ...]
 
-    def reached(self, dim: int, begin: int, end: int) -> Reached:
-        """Return which outputs of ``[begin, end)`` fall on an input, counted from the first.
-
-        Strides or dilation are 1, so those of one kernel position lie a dilation apart.
-        """
-        dilation, stride = self.dilation[dim], self.stride[dim]
-        found = []
-        for offset in range(self.kernel[dim]):
-            ahead = self.padding_lower[dim] - offset
-            last = (ahead + (self.in_field[dim] - 1) * dilation) // stride
-            outputs = range(ceil_div(ahead, stride), last + 1, dilation)
-            found.append(_within(outputs, begin, end))
-        return Reached(end - begin, tuple(found))
+    def reached(self, dim: int, begin: int, end: int) -> np.ndarray:
+        """Return whether each kernel position falls on an input for each output of the range."""
+        ahead = self.padding_lower[dim] - np.arange(self.kernel[dim])[:, None]
+        place, dilation = np.arange(begin, end) * self.stride[dim] - ahead, self.dilation[dim]
+        inside = (place >= 0) & (place < self.in_field[dim] * dilation)
+        return inside & (place % dilation == 0)
 
     def input_extent(self, shares: Sequence[int]) -> int:
         """Return the input elements per plane that a block of outputs needs."""
@@ -119,73 +89,46 @@ class PoolVertex:
         between = (6 if self.is_grad else 4) * (groups - 1)
         return 23 + between + groups * (1 + channel_loop + 1)
 
-    def worker_cycles(self, part: TileSlice, init_vectors: int, rows: Sequence[int]) -> int:
+    def worker_cycles(self, part: TileSlice, init_vectors: int, rows: int, items: int) -> int:
         """Return one worker's cycles.
 
-        It initialises `init_vectors` vectors per channel group; `rows` are the cycles of the work
-        items of each row.
+        It initialises `init_vectors` vectors per channel group; the work items of all its rows take
+        so many cycles.
         """
         early = self.version == "2020-01"
         cycles = 16 if early else 17 + _UNPACK
         cycles += ((3 if early else 4) + init_vectors) * part.channel_groups
         cycles += 7 if early else 6 + _UNPACK
-        if not rows:
-            return cycles + 1
-        pointer = 1 if self.is_max else 2
+        busy = 1 if self.is_max else 2
         if early:
-            cycles += 3 + pointer + (8 if self.is_grad else 0) + 3
+            busy += 3 + (8 if self.is_grad else 0) + 3
         else:
-            cycles += 2 + pointer + (6 + 2 * _UNPACK if self.is_grad else 0) + 6 + 2 * _UNPACK
-        return cycles + len(rows) * (17 if early else 15) + sum(rows) + 1
+            busy += 2 + (6 + 2 * _UNPACK if self.is_grad else 0) + 6 + 2 * _UNPACK
+        return cycles + (rows > 0) * busy + rows * (17 if early else 15) + items + 1
 
 
-def _segments(
-    batch: int, field: tuple[int, ...], worker: int, workers: int
-) -> list[tuple[int, int, int]]:
-    """Return the (outer row, begin, end) pieces of output that one worker takes."""
-    width = field[-1]
-    total = batch * prod(field)
-    begin, end = worker * total // workers, (worker + 1) * total // workers
-    pieces = []
-    while begin < end:
-        row, offset = divmod(begin, width)
-        stop = min(end - begin, width - offset)
-        pieces.append((row, offset, offset + stop))
-        begin += stop
-    return pieces
+def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> np.ndarray:
+    """Return the estimate that the 2021 planner uses: every kernel position always contributes.
 
-
-def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> int:
-    """Return the estimate that the 2021 planner uses: every kernel position always contributes."""
+    The share is said by arrays, of many shares.
+    """
     vectors = part.channel_grouping // vertex.vector_width
     outputs, workers = prod(part.field) * part.batch, vertex.workers
     width = part.field[-1]
+    edges = np.arange(workers + 1)[:, None] * outputs // workers
+    begin, end = edges[:-1], edges[1:]
+    head = np.minimum(end, ceil_div(begin, width) * width) - begin
+    tail = end - np.maximum(begin + head, end // width * width)
+    whole = (end - begin - head - tail) // width
+    rows = items = 0
+    for times, count in ((head > 0, head), (whole, width), (tail > 0, tail)):
+        rows = rows + times
+        contributing = ceil_div(count, vertex.geometry.dilation[-1])
+        items = items + times * vertex.item_cycles(part, contributing)
+    items *= prod(vertex.geometry.kernel)
     init_vectors = outputs // vectors * vectors // workers
-    idle, busy = (vertex.worker_cycles(part, init_vectors, rows) for rows in ([], [0]))
-
-    def row(count: int) -> int:
-        return 15 + _row_cycles(vertex, part, count) if count else 0
-
-    full_row, slowest = row(width), 0
-    for worker in range(workers):
-        begin, end = worker * outputs // workers, (worker + 1) * outputs // workers
-        head = min(end, ceil_div(begin, width) * width) - begin
-        tail = end - max(begin + head, end // width * width)
-        cycles = (end - begin - head - tail) // width * full_row + row(head) + row(tail)
-        slowest = max(slowest, busy - 15 + cycles if begin < end else idle)
+    slowest = vertex.worker_cycles(part, init_vectors, rows, items).max(axis=0)
     return 7 + workers * slowest + 6
-
-
-def _row_cycles(vertex: PoolVertex, part: TileSlice, count: int) -> int:
-    """Return the work items of `count` outputs along a row, as many as there are positions."""
-    contributing = ceil_div(count, vertex.geometry.dilation[-1])
-    return prod(vertex.geometry.kernel) * vertex.item_cycles(part, contributing)
-
-
-def least_pool_estimate(vertex: PoolVertex, part: TileSlice) -> int:
-    """Return cycles that `pool_vertex_estimate` cannot go below: its workers share them evenly."""
-    rows = prod(part.field[:-1]) * part.batch
-    return rows * _row_cycles(vertex, part, part.field[-1])
 
 
 def pool_tile_cycles(
@@ -197,13 +140,12 @@ def pool_tile_cycles(
     1.0.136 multiplies the zeroing of outputs by 8 per worker and skips one channel group, which no
     vertex does; the corrected count is used for both versions.
     """
-    sampled = [
-        {
-            vertex.geometry.reached(dim, index * size // split, (index + 1) * size // split)
-            for index in _sampled(size, split)
-        }
-        for dim, (size, split) in enumerate(zip(out_field, field_split, strict=True))
-    ]
+    sampled = []
+    for dim, (size, split) in enumerate(zip(out_field, field_split, strict=True)):
+        edges = [(at * size // split, (at + 1) * size // split) for at in _sampled(size, split)]
+        found = [vertex.geometry.reached(dim, *each) for each in edges]
+        # Parts that are alike once only.
+        sampled.append({each.tobytes(): each for each in found}.values())
     return max([_tile_cycles(vertex, tile, part) for tile in product(*sampled)])
 
 
@@ -218,30 +160,29 @@ def _sampled(size: int, split: int) -> set[int]:
     }
 
 
-def _tile_cycles(vertex: PoolVertex, tile: Sequence[Reached], part: TileSlice) -> int:
+def _tile_cycles(vertex: PoolVertex, tile: Sequence[np.ndarray], part: TileSlice) -> int:
     """Return the cycles of a tile with such outputs along each dimension of the field."""
-    # Outputs that one kernel position reaches lie so far apart in a row.
-    row_stride = vertex.geometry.dilation[-1]
-    workers, field = vertex.workers, tuple([along.outputs for along in tile])
+    *outer, last = tile
+    workers, width = vertex.workers, last.shape[1]
     # How many kernel positions of the outer dimensions reach each row of the tile.
-    outer_hits = [[along.hits(out) for out in range(along.outputs)] for along in tile[:-1]]
-    per_row = [prod(counts) for counts in product(*outer_hits)] * part.batch
+    counts = product(*(along.sum(axis=0).tolist() for along in outer))
+    per_row = [prod(each) for each in counts] * part.batch
     # Cycles of the work items of a stretch of a row that one row of kernel positions reaches.
     known: dict[tuple[int, int], int] = {}
     vectors = part.channel_grouping // vertex.vector_width
-    outputs = prod(field) * part.batch
+    outputs = len(per_row) * width
     slowest = 0
     for worker in range(workers):
         rows = []
-        for row, begin, end in _segments(part.batch, field, worker, workers):
-            if (begin, end) not in known:
-                known[begin, end] = sum(
-                    times * vertex.item_cycles(part, ceil_div(extent, row_stride))
-                    for extent, times in tile[-1].extents(begin, end).items()
-                )
-            items = known[begin, end] * per_row[row]
-            if items:
+        begin, end = worker * outputs // workers, (worker + 1) * outputs // workers
+        for row, first, stop in pieces_of_rows(begin, end, width):
+            piece = first, stop
+            if piece not in known:
+                reached = last[:, first:stop].sum(axis=1).tolist()
+                known[piece] = sum(vertex.item_cycles(part, count) for count in reached if count)
+            if items := known[piece] * per_row[row]:
                 rows.append(items)
-        cycles = vertex.worker_cycles(part, ceil_div(outputs * vectors, workers), rows)
+        init_vectors = ceil_div(outputs * vectors, workers)
+        cycles = vertex.worker_cycles(part, init_vectors, len(rows), sum(rows))
         slowest = max(slowest, cycles)
     return 7 + workers * slowest + 6

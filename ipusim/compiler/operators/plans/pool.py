@@ -5,7 +5,6 @@ sdk/poplar/2.4.0 ("2021-11"; 2.0.0 and 3.3.0 plan alike). The early planner weig
 the later one the vertex's own estimate, and treats batch elements as further channels.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -20,7 +19,6 @@ from ipusim.compiler.vertices.pool import (
     PoolGeometry,
     PoolVertex,
     TileSlice,
-    least_pool_estimate,
     pool_vertex_estimate,
 )
 from ipusim.machine import Chip
@@ -173,26 +171,23 @@ def _early_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
     return compute + _moved(asked, part, chip, prod(part.field))
 
 
-def _late_moved(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
-    """Return what moves in the cost of PoolPlan.cpp of tag 2.4.0 (getBytesRequiredPerTile)."""
-    kernel, stride = asked.geometry.kernel, asked.geometry.stride
-    windows = zip(part.field, stride, kernel, strict=True)
+def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
+    """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles.
+
+    What moves is that of getBytesRequiredPerTile.
+    """
+    vertex, field = asked.vertex(chip, "2021-11"), part.field
+    compute = pool_vertex_estimate(vertex, part)
+    for dim, (extent, share) in enumerate(zip(asked.out_field, field, strict=True)):
+        # Where shares differ, that of the others is one smaller.
+        smaller = share - ((extent % share > 0) & (share > 1))
+        other = replace(part, field=(*field[:dim], smaller, *field[dim + 1 :]))
+        compute = np.maximum(compute, pool_vertex_estimate(vertex, other))
+    windows = zip(field, asked.geometry.stride, asked.geometry.kernel, strict=True)
     elements = prod(out * step + taps - step for out, step, taps in windows)
     if asked.is_grad:
-        elements = 2 * elements + prod(part.field)
-    return _moved(asked, part, chip, elements)
-
-
-def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
-    """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles."""
-    smaller = [
-        replace(part, field=(*part.field[:dim], share - 1, *part.field[dim + 1 :]))
-        for dim, (extent, share) in enumerate(zip(asked.out_field, part.field, strict=True))
-        if extent % share and share > 1
-    ]
-    vertex = asked.vertex(chip, "2021-11")
-    compute = max(pool_vertex_estimate(vertex, one) for one in (part, *smaller))
-    return compute + _late_moved(asked, part, chip)
+        elements = 2 * elements + prod(field)
+    return compute + _moved(asked, part, chip, elements)
 
 
 def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
@@ -200,20 +195,9 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
     splits = [split for grouping in groupings for split in _splits(asked, grouping, chip.tiles)]
     # Formulas hold for a number and for an array of them.
     parts = asked.part(PoolPlan.of(np.array(splits).T))
-    if asked.library == "2020-01":
-        costs = _early_cost(asked, parts, chip)
-        best = int(np.argmin(costs))
-        return PoolPlan.of(splits[best], int(costs[best]))
-    floors = least_pool_estimate(asked.vertex(chip, "2021-11"), parts)
-    floors += _late_moved(asked, parts, chip)
-    least, best = math.inf, 0
-    # The most hopeful first, until even the floor of what is left is too dear.
-    for at in np.argsort(floors, kind="stable"):
-        if floors[at] > least:
-            break
-        cost = _late_cost(asked, asked.part(PoolPlan.of(splits[at])), chip)
-        least, best = min((least, best), (cost, int(at)))
-    return PoolPlan.of(splits[best], least)
+    costs = (_early_cost if asked.library == "2020-01" else _late_cost)(asked, parts, chip)
+    best = int(np.argmin(costs))
+    return PoolPlan.of(splits[best], int(costs[best]))
 
 
 @lru_cache(maxsize=512)
