@@ -78,60 +78,37 @@ def hmac_cycles(vertex: np.void, part: np.void, pointwise: int) -> int:
     return cycles
 
 
+_SUB_KERNELS = {1: 56, 2: 131, 4: 119, 8: 276, 16: 536}
+"""Cycles around a sub-kernel of so many groups of convolutions, mostly to load its weights."""
+
+
 def slic_vertex(
     grouping: tuple[int, int], chains: int, partial_bytes: int, stride: int, era: int
 ) -> np.ndarray:
-    """Return the SLIC 1x4 vertex (half inputs) for groups of convolution groups and channels."""
+    """Return the SLIC 1x4 vertex (half inputs) for groups of convolution groups and channels.
+
+    The numbers of slic.csv, by bytes of partials and chains: the `RUN` of a worker that zeroes the
+    partials and of one that does not, without a stride and with one; of the supervisor what is
+    fixed, for each group, for each sub-kernel of up to four groups besides, and of a merge. More
+    groups run in strides of four.
+    """
     conv_groups, chans = grouping
-    half8 = chains == 2 and partial_bytes == 2
-    load = 18 + 16
-    if chans != 4:
-        per_worker = (12 if conv_groups == 2 else 10) + (1 if conv_groups > 4 else 0)
-        load = 9 + 6 + per_worker * WORKERS + 6 + 16
-    strides = 1
-    per_group = 12 if half8 else 15
-    if conv_groups <= 4:
-        sync = 12 if era == ERA_2_0 else 13
-        per_sub = load + (0 if half8 else 3) + 2 + (0 if half8 else 1) + sync + 1
-    else:
-        strides = conv_groups // 4
-        stride_body = load + 6 + 1 + 6 + 2 + 6
-        per_sub = stride_body * strides + 6 * (strides - 1) + 1 + 2 + 8 + 3 + 2
+    *runs, (fixed, per_group, more, merge) = numbers("slic.csv", 2)[partial_bytes, chains]
+    first, later = runs[2:] if stride > 1 else runs[:2]
+    per_sub = _SUB_KERNELS[conv_groups]
+    if conv_groups > 4:
         per_group += 8
-    # Six cycles between bodies of either loop, one at its end.
-    fixed = (25 if half8 else 28) - 6 + 1 - 6 + 1
-    first, later = (
-        _slic_run(zeroing, conv_groups, chains, partial_bytes == 4, stride)
-        for zeroing in (True, False)
-    )
+        first, later = ((prologue + 4, *run) for prologue, *run in (first, later))
+    else:
+        per_sub += more - (era == ERA_2_0)
     return vertex_type(
         SLIC,
         *(conv_groups, chans, chans, chains, partial_bytes, chans * 4 * 2),
         filter_height=1,
         first=first,
         later=later,
-        slic=(fixed, per_group + 6, per_sub + 6, strides, 2 if half8 else 0),
+        slic=(fixed, per_group, per_sub, max(1, conv_groups // 4), merge),
     )
-
-
-def _slic_run(
-    zeroing: bool, conv_groups: int, chains: int, float_partials: bool, stride: int
-) -> tuple[int, ...]:
-    """Worker of one sub-kernel; a run of positions goes through one or two data passes."""
-    half8 = chains == 2 and not float_partials
-    passes = 1 if chains == 4 else 2
-    prologue = 17 + (4 if conv_groups > 4 else 0) + (2 if half8 else 0)
-    if stride > 1:
-        one, short, slope, threshold, base, core = 13, 15, 0, 3, 15 - 2 * 3, 2
-    else:
-        # The terms in 4 - elements cancel for every length below the threshold.
-        one, short, slope = (13, 13, 1) if zeroing else (13, 7 + 2 + 2 + 3 + 3, 1)
-        threshold = 6 if half8 else 5
-        base, core = 15 - 5 + (3 if (half8 and not zeroing) else 0), 1
-    per_row = (9 if half8 else 10) + (1 if zeroing else 0) + (3 if float_partials else 0)
-    fixed = per_row - passes * (1 if float_partials else 0)
-    one, short, base = (fixed + passes * cycles for cycles in (one, short, base))
-    return prologue, one, short, passes * slope, threshold, base, passes * core, 0
 
 
 @njit(cache=True)

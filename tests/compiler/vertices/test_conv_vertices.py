@@ -381,7 +381,7 @@ def test_compiled_equals_python(n_rows, length, types, era, groups, ins, outs, d
     arrays = vertex.view(np.recarray), part.view(np.recarray)
     taps = np.full(3, n_rows), np.full(3, length)
     hmacs = hmac_vertices(np.array([8]), 2, in_bytes, partial_bytes, era)
-    slics = slic_vertex(grouping, 4, partial_bytes, 2, late)
+    slics = slic_vertex(grouping, 8 // partial_bytes, partial_bytes, 2, late)
     calls = [
         (amp_1x1_cycles, (record(vertex), record(part))),
         (amp_nx1_cycles, (record(vertex), record(part))),
