@@ -262,13 +262,8 @@ class Emitter:
         The second may be `exchanged` from other tiles, with cycles of `copy` to put it into place.
         """
         received = self.tile_bytes(x) if exchanged else 0
-        vertex = self._of_whole(function) + _suffix(in_place)
+        vertex = codelets.vertex_of(function, self.tile.version) + _suffix(in_place)
         self._loop(name, vertex, function, x, received=received, copy=copy)
-
-    def _of_whole(self, function: str) -> str:
-        """Return the vertex that combines operands of one shape."""
-        ternary = function in codelets.ternary_functions(self.tile.version)
-        return "Select" if ternary else "BinaryOp1D"
 
     def scalar(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Combine a tensor with a single number."""
@@ -358,7 +353,7 @@ class Emitter:
         """
         written = self.tile_bytes(x)
         copied = copy_cycles(written, self.chip, atom_bytes=block * element_bytes(x.dtype))
-        vertex = self._of_whole(function) + _suffix(in_place)
+        vertex = codelets.vertex_of(function, self.tile.version) + _suffix(in_place)
         self._loop(name, vertex, function, x, temp=written, exchange=received, copy=copied)
 
     def scaled_add(

@@ -23,12 +23,11 @@ from ipusim.compiler.tiles import (
 )
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
-    binary_functions,
     found_group,
     regroups,
     running_mean_cycles,
     scaled_add_runs_cycles,
-    unary_functions,
+    vertex_of,
 )
 from ipusim.compiler.vertices.training import (
     SEED_BYTES,
@@ -248,12 +247,13 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     x = x._replace(layout=x.layout._replace(grouping=grouping))
     single = not repeated or min(other.elements for other in inputs) == 1
     for index, function in enumerate(vertices_of(op.function, m.tile.version)):
-        if function in unary_functions(m.tile.version):
+        vertex = vertex_of(function, m.tile.version)
+        if vertex == "UnaryOp1D":
             m.unary(function, x, op.function, in_place=op.in_place_ok)
         elif repeated and _meets_column(m, inputs):
             rows = x.shaped(*m.made.shape)
             m.by_row(function, rows, op.function, in_place=op.in_place_ok)
-        elif repeated or (len(inputs) == 1 and function in binary_functions(m.tile.version)):
+        elif repeated or (len(inputs) == 1 and vertex == "BinaryOp1D"):
             channels = 1 if single else grouping
             m.by_channel(function, x, channels, op.function, in_place=op.in_place_ok)
         else:

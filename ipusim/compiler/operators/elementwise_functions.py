@@ -11,11 +11,7 @@ from pathlib import Path
 
 from ipusim.compiler.tiles import CODELET_VERSIONS
 from ipusim.compiler.vertices import tables
-from ipusim.compiler.vertices.elementwise import (
-    binary_functions,
-    ternary_functions,
-    unary_functions,
-)
+from ipusim.compiler.vertices.elementwise import WHOLE, vertex_of
 from ipusim.compiler.vertices.training import Expression
 from ipusim.errors import unknown_name
 from ipusim.files import read_records
@@ -58,13 +54,8 @@ def gradient_functions(version: str) -> list[str]:
 def known_functions(version: str) -> list[str]:
     """Return every function name that can be lowered."""
     names = {*COMPOSED, *EXPRESSIONS, *RANDOM, *gradient_functions(version)}
-    return sorted(names.union(_with_vertex(version)))
-
-
-def _with_vertex(version: str) -> list[str]:
-    """Return the functions that have a vertex of their own."""
-    found = unary_functions(version), binary_functions(version), ternary_functions(version)
-    return [name for names in found for name in names]
+    names.update(tables.NON_LINEARITY[version])
+    return sorted(names.union(*(tables.LOOPS[vertex][version] for vertex in WHOLE)))
 
 
 def vertices_of(function: str, version: str) -> tuple[str, ...]:
@@ -72,10 +63,10 @@ def vertices_of(function: str, version: str) -> tuple[str, ...]:
 
     A step that only a later version of the estimators has becomes one compare.
     """
-    if function in _with_vertex(version):
+    if vertex_of(function, version):
         return (function,)
     if function in COMPOSED:
         return tuple(part for one in COMPOSED[function] for part in vertices_of(one, version))
-    if function in unary_functions(CODELET_VERSIONS[-1]):
+    if vertex_of(function, CODELET_VERSIONS[-1]) == "UnaryOp1D":
         return (FALLBACK,)
     raise unknown_name("elementwise function", function, known_functions(version))

@@ -7,6 +7,7 @@ poplibs lib/popops/popopsCycleEstimators.cpp, lib/popops/PerformanceEstimation.c
 lib/popnn/popnnCycleEstimators.cpp at the version named by `version`.
 """
 
+from functools import cache
 from math import gcd
 from typing import NamedTuple
 
@@ -23,19 +24,16 @@ REGROUP_GRAIN_BYTES = 8
 _FLOATING = {"float16", "float32"}
 
 
-def unary_functions(version: str) -> list[str]:
-    """Return the one-operand functions that have a vertex."""
-    return sorted(tables.LOOPS["UnaryOp1D"][version].keys() | tables.NON_LINEARITY[version].keys())
+WHOLE = ("UnaryOp1D", "BinaryOp1D", "Select")
+"""Vertices of one, two and three operands of one shape."""
 
 
-def binary_functions(version: str) -> list[str]:
-    """Return the two-operand functions that have a vertex."""
-    return sorted(tables.LOOPS["BinaryOp1D"][version])
-
-
-def ternary_functions(version: str) -> list[str]:
-    """Return the three-operand functions that have a vertex, of the same name."""
-    return sorted(tables.LOOPS["Select"][version])
+@cache
+def vertex_of(function: str, version: str) -> str:
+    """Return which vertex of whole operands has a function, if any; non-linearities are unary."""
+    if function in tables.NON_LINEARITY[version]:
+        return "UnaryOp1D"
+    return next((vertex for vertex in WHOLE if function in tables.LOOPS[vertex][version]), "")
 
 
 def loop_of(tile: Tile, vertex: str, function: str, dtype: str) -> tuple[int, int]:

@@ -11,7 +11,7 @@ the workers.
 from dataclasses import dataclass
 
 from ipusim.compiler.tiles import Tile, ceil_div, element_bytes
-from ipusim.compiler.vertices.elementwise import binary_functions, loop_of
+from ipusim.compiler.vertices.elementwise import loop_of, vertex_of
 
 _ATOMIC_STORE_BYTES = 4
 
@@ -48,9 +48,7 @@ def slow_operator_cycles(tile: Tile, function: str, elements: int, dtype: str) -
 
     Its loop in the vertex of its own, less two cycles to load and store.
     """
-    binary = function in binary_functions(tile.version)
-    vertex = "BinaryOp1D" if binary else "UnaryOp1D"
-    cycles, per_loop = loop_of(tile, vertex, function, dtype)
+    cycles, per_loop = loop_of(tile, vertex_of(function, tile.version), function, dtype)
     loops = ceil_div(tile.per_worker(elements), per_loop)
     return tile.workers * max(0, cycles - 2) * loops
 
