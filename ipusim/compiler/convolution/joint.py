@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ipusim.compiler.convolution import planner
-from ipusim.compiler.convolution.kernel import kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.rules import PlannerRules
@@ -74,22 +73,13 @@ def _joint(asked: ConvPass, chip: Chip, rules: PlannerRules, bound: int) -> Laye
     works = empty_works(3, rules.temporary_bytes(chip.bytes_per_tile))
     works["best_cycles"] = bound + 1
     forward, update = joint_types(plain, passes, chip, rules)
-    vertices, candidates = candidates_of(problems, [forward, (), update])
-    kernel(problems, vertices, candidates, works, True)
+    candidates = candidates_of(problems, [forward, (), update])
+    search = planner.searched(planner.Search(plain, problems, *candidates, works), joint=True)
     if works["best_cycles"][0] > bound:
         return None
-    best = works["best_vertex"]
     works["best_cycles"] = works["best_cycles"][0] // 3
     works["evaluations"] = works["evaluations"][0]
+    of = chip, rules
     return LayerPlans(
-        *(
-            planner.executed_plan(
-                plain[at],
-                problems[at : at + 1],
-                vertices[best[at] : best[at] + 1],
-                works[at : at + 1],
-                joint=True,
-            )
-            for at in range(3)
-        )
+        *(planner.found_plan(search, at, one, *of, joint=True) for at, one in enumerate(passes))
     )

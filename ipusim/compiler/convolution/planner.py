@@ -62,9 +62,9 @@ class Plan:
     partials: Runs
     part_channels: int
     evaluations: int
-    within_memory_bound: bool = True
-    spreads_output: bool = False
-    joint: bool = False
+    within_memory_bound: bool
+    spreads_output: bool
+    joint: bool
 
     @property
     def result(self) -> Runs:
@@ -125,8 +125,8 @@ def plan(asked: ConvPass, chip: Chip, rules: PlannerRules) -> Plan:
             started, at = _AHEAD.get()[key]
             search = started.result()
         else:
-            search, at = _searched(_search_for([asked], chip, rules)), 0
-        found = _PLANS[key] = _planned(search, at, *key)
+            search, at = searched(_search_for([asked], chip, rules)), 0
+        found = _PLANS[key] = found_plan(search, at, *key)
     return found
 
 
@@ -142,7 +142,7 @@ def planned_ahead(asked: Iterable[ConvPass], chip: Chip, rules: PlannerRules) ->
     try:
         for begin in range(0, len(keys), _AT_ONCE):
             part = keys[begin : begin + _AT_ONCE]
-            search = pool.submit(_searched, _search_for([one for one, *_ in part], chip, rules))
+            search = pool.submit(searched, _search_for([one for one, *_ in part], chip, rules))
             ahead |= {key: (search, at) for at, key in enumerate(part)}
         yield
     finally:
@@ -155,7 +155,7 @@ def forget_plans() -> None:
     _PLANS.clear()
 
 
-class _Search(NamedTuple):
+class Search(NamedTuple):
     """Convolutions, a work each, with all transforms, their problems, and vertex types of these."""
 
     transforms: list[Transform]
@@ -168,12 +168,12 @@ class _Search(NamedTuple):
 _Key = tuple[ConvPass, Chip, PlannerRules]
 
 _PLANS: dict[_Key, Plan] = {}
-_Ahead = Mapping[_Key, tuple[Future[_Search], int]]
+_Ahead = Mapping[_Key, tuple[Future[Search], int]]
 _AHEAD: ContextVar[_Ahead] = ContextVar("searches under way", default=MappingProxyType({}))
 """The search for a convolution, and which of its works it is."""
 
 
-def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> _Search:
+def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> Search:
     """Return what is to be searched for the plans of some convolutions."""
     works = empty_works(len(asked), rules.temporary_bytes(chip.bytes_per_tile))
     works["pruned"], works["tile_bytes"] = 1, chip.bytes_per_tile
@@ -185,33 +185,28 @@ def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> _
         work["last_problem"] = len(transforms) - 1
         types += vertex_types(transforms[len(types) :], one, chip, rules)
     problems = problems_of(transforms)
-    return _Search(transforms, problems, *candidates_of(problems, types), works)
+    return Search(transforms, problems, *candidates_of(problems, types), works)
 
 
-def _searched(search: _Search) -> _Search:
+def searched(search: Search, *, joint: bool = False) -> Search:
     """Search, with one shared best cost for all transforms and vertex types of a convolution."""
-    kernel(*search[1:], False)
+    kernel(*search[1:], joint)
     return search
 
 
-def _planned(search: _Search, at: int, asked: ConvPass, chip: Chip, rules: PlannerRules) -> Plan:
-    """Return the plan that a search has found for a convolution, one of those it was made for."""
-    work = search.works[at : at + 1]
-    problem, vertex = int(work["best_problem"][0]), int(work["best_vertex"][0])
-    return executed_plan(
-        search.transforms[problem],
-        search.problems[problem : problem + 1],
-        search.vertices[vertex : vertex + 1],
-        work,
-        within_memory_bound=bool(work["temp_limit"] == rules.temporary_bytes(chip.bytes_per_tile)),
-        spreads_output=any(dim.defers_dilation for dim in asked.params.dims),
-    )
-
-
-def executed_plan(
-    transform: Transform, problem: np.ndarray, vertex: np.ndarray, work: np.ndarray, **known: bool
+def found_plan(
+    search: Search,
+    at: int,
+    asked: ConvPass,
+    chip: Chip,
+    rules: PlannerRules,
+    *,
+    joint: bool = False,
 ) -> Plan:
-    """Return the best partition of a search as a plan; `known` are further fields of it."""
+    """Return what a search has found for the convolution of one of its works."""
+    work = search.works[at : at + 1]
+    which, best = int(work["best_problem"][0]), int(work["best_vertex"][0])
+    transform, vertex = search.transforms[which], search.vertices[best : best + 1]
     dims = transform.way.dims
     window_cycles = windowed_cycles(vertex, work, dims)
     if window_cycles is not None:
@@ -229,9 +224,11 @@ def executed_plan(
         planned_cycles=int(work["best_cycles"][0]),
         cost=Cost(*work["cost"][0].item()),
         partials=Runs(int(work["partials"][0]), int(work["run"][0])),
-        part_channels=part_channels_of(problem[0], vertex[0], work[0]),
+        part_channels=part_channels_of(search.problems[which], vertex[0], work[0]),
         evaluations=int(work["evaluations"][0]),
-        **known,
+        within_memory_bound=bool(work["temp_limit"] == rules.temporary_bytes(chip.bytes_per_tile)),
+        spreads_output=any(dim.defers_dilation for dim in asked.params.dims),
+        joint=joint,
     )
 
 
