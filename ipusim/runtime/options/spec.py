@@ -13,7 +13,7 @@ import math
 import operator
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -129,13 +129,18 @@ _MEAN = "a number, 1 or more; a mean over the iterations of a call need not be w
 DEPTH = Kind(_depth, _MEAN, "float", least=1)
 SECONDS = Kind(_real, "seconds, 0 or more", "float", least=0)
 SHARE = Kind(_real, "a share above 0 and up to 1", "float", above=0, most=1)
-TRUTH = Kind(_truth, "true or false", "bool")
 NAME = Kind(str, "a name", "str")
-NAMES = Kind(_names, "a list of names", "list of str")
-CHIPS = Kind(_chips, "the number of a chip for each stage, such as 0 1 0", "list of int")
-PRODUCTS = Kind(_names, "products in parts, such as head=4", "list of str")
-WORDS = Kind(_names, "a name or a list of names", "str or list of str")
-LISTS = (NAMES, CHIPS, PRODUCTS, WORDS)
+KINDS = {
+    "bool": Kind(_truth, "true or false", "bool"),
+    "int": COUNT,
+    "tuple[str, ...]": Kind(_names, "a list of names", "list of str"),
+    "tuple[int, ...]": Kind(
+        _chips, "the number of a chip for each stage, such as 0 1 0", "list of int"
+    ),
+    "tuple[SerialProduct, ...]": Kind(_names, "products in parts, such as head=4", "list of str"),
+    "str | tuple[str, ...]": Kind(_names, "a name or a list of names", "str or list of str"),
+}
+"""What the type of a field of `RunConfig` says of its values; others are names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,7 @@ class Option:
     @property
     def is_list(self) -> bool:
         """Whether a value of it is a list."""
-        return self.kind in LISTS
+        return "list" in self.kind.type
 
     def check(self, value: Any) -> Any:
         """Return a value as it is kept, or raise `ConfigError` or `UnknownNameError`."""
@@ -197,20 +202,22 @@ class Option:
         return f"{self.meaning} {facts[:1].upper()}{facts[1:]}." if facts else self.meaning
 
 
-def _option(kind: Kind, meaning: str, default: Any = None, **facts: Any) -> Any:
-    """Declare an option; where it has no meaning the field holds None."""
-    facts |= {"kind": kind, "meaning": meaning, "default": default}
-    return field(default=None, metadata=facts)
+def _option(meaning: str, default: Any = None, **facts: Any) -> Any:
+    """Declare an option, of the kind that its type says or of another.
+
+    Where it has no meaning the field holds None.
+    """
+    return field(default=None, metadata=facts | {"meaning": meaning, "default": default})
 
 
-def _training(kind: Kind, meaning: str, default: Any = None, **facts: Any) -> Any:
+def _training(meaning: str, default: Any = None, **facts: Any) -> Any:
     """Declare an option that only training has."""
-    return _option(kind, meaning, default, mode="training", **facts)
+    return _option(meaning, default, mode="training", **facts)
 
 
 def _place(what: str) -> Any:
     meaning = f"Where the {what} of phases lie."
-    return _option(NAME, meaning, "off_chip", choices=PLACES, group=PHASES)
+    return _option(meaning, "off_chip", choices=PLACES, group=PHASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,113 +231,98 @@ class RunConfig:
     graphcore/poptorch@sdk/poptorch/3.3.0:python/options.py, docs/user_guide/overview.rst).
     """
 
-    system: System = _option(NAME, "Machine to run on.", "IPU-M2000")
-    stack: Stack = _option(NAME, "Software stack.", by_default="by default that of the system")
+    system: System = _option("Machine to run on.", "IPU-M2000")
+    stack: Stack = _option("Software stack.", by_default="by default that of the system")
     framework: Framework = _option(
-        NAME,
         "What calls the chips: sets what a call from the host costs, and the rules of pipelines.",
         DEFAULT_FRAMEWORK,
         choices=FRAMEWORKS,
     )
     adopted: bool = _option(
-        TRUTH,
         "Whether decisions count that were taken after seeing residuals (data/adopted.csv).",
         True,
     )
-    mode: str = _option(NAME, "What to run.", "inference", choices=MODES)
+    mode: str = _option("What to run.", "inference", choices=MODES)
     micro_batch: int | None = _option(
-        COUNT,
         "Items per replica and step, in training per replica and micro-batch.",
         unit="items",
         by_default="by default what the model fixes, or 1",
     )
     replicas: int = _option(
-        COUNT, "Copies of the model.", by_default="by default as many as the system holds"
+        "Copies of the model.", by_default="by default as many as the system holds"
     )
-    ipus_per_replica: int = _option(
-        COUNT, "Chips of a copy; above 1 the model is cut into stages.", 1
-    )
-    precision: str = _option(
-        NAME, "Storage of activations.weights.", "16.16", choices=tuple(PRECISIONS)
-    )
+    ipus_per_replica: int = _option("Chips of a copy; above 1 the model is cut into stages.", 1)
+    precision: str = _option("Storage of activations.weights.", "16.16", choices=tuple(PRECISIONS))
     partials: str = _option(
-        NAME,
         "Type of partial sums.",
         by_default="by default that of the stack",
         choices=PARTIALS,
     )
     available_memory_proportion: float = _option(
-        SHARE,
         "Share of tile memory that the temporaries of one operation may take.",
         by_default="by default that of the stack",
+        kind=SHARE,
     )
     stable_norm: bool = _option(
-        TRUTH,
         "Whether norms subtract the mean before they sum squares, which is slower (PopTorch's "
         "enableStableNorm, TensorFlow's use_stable_statistics).",
         False,
     )
     serial_products: tuple[SerialProduct, ...] = _option(
-        PRODUCTS,
         "Products that are computed in parts, one after the other, such as head=4 "
         "(`ipusim.workload.serialization`).",
     )
     host_dtype: str | None = _option(
-        NAME,
         "Type of the data on the host.",
         by_default="by default the type of the activations",
         choices=HOST_DTYPES,
     )
     overlap_io: bool = _option(
-        TRUTH, "Whether transfers run beside compute, on tiles of their own.", False
+        "Whether transfers run beside compute, on tiles of their own.", False
     )
     io_tiles: int = _option(
-        TILES,
         "Tiles for overlapped transfers.",
         by_default="by default that of the stack",
         needs="overlap_io",
+        kind=TILES,
     )
     batches_in_flight: float = _option(
-        DEPTH,
         "Batches between request and result, on average; with more than one the host runs ahead.",
         by_default="default 1, and 2 in training or with overlap_io",
+        kind=DEPTH,
     )
     device_iterations: int = _option(
-        COUNT,
         "Batches of inference, or weight updates, that the chips run after one call from the host.",
         by_default="default 1 in training, else as the framework's recipes have it",
     )
     instances: int | None = _option(
-        COUNT,
         "Host processes that feed the replicas (``poprun --num-instances``).",
         by_default="by default one per replica up to the NUMA nodes in training; left out of "
         "account in inference",
     )
     loader_item_s: float = _option(
-        SECONDS,
         "Time of a worker of the loader per item, beside the device: one worker per host process "
         "in inference, those of the dataset 'prepared' in training.",
         0.0,
         unit="s",
+        kind=SECONDS,
     )
     serial_item_s: float = _option(
-        SECONDS,
         "Time per item that each host process spends between two runs of the device, to make, "
         "convert or collect data, while its replicas wait.",
         0.0,
         unit="s",
+        kind=SECONDS,
     )
     pipeline_splits: tuple[str, ...] = _option(
-        NAMES,
         "Forward operators that end a stage.",
         by_default="by default the largest stage is as small as possible",
         group=STAGES,
     )
     stage_ipus: tuple[int, ...] = _option(
-        CHIPS, "Chip of each stage.", by_default="by default a stage per chip", group=STAGES
+        "Chip of each stage.", by_default="by default a stage per chip", group=STAGES
     )
     schedule: str = _option(
-        NAME,
         "How stages follow each other: grouped is a pipeline in which all work at once, sequential "
         "one after another (PopTorch's sharded execution), interleaved for training alone.",
         "grouped",
@@ -338,22 +330,19 @@ class RunConfig:
         group=STAGES,
     )
     phases: int = _option(
-        COUNT, "Parts of the model that 1 or 2 chips load in turn from Streaming Memory.", 1
+        "Parts of the model that 1 or 2 chips load in turn from Streaming Memory.", 1
     )
     phase_splits: tuple[str, ...] = _option(
-        NAMES,
         "Forward operators that end a phase.",
         by_default="by default the weights are shared out",
     )
     phase_liveness: str | None = _option(
-        NAME,
         "How long tensors stay on the chip.",
         "always_live",
         choices=tuple(LIVENESS),
         group=PHASES,
     )
     load_schedule: str | None = _option(
-        NAME,
         "When a phase is loaded: in the phase before, or just before its use.",
         LOAD_SCHEDULES[0],
         choices=LOAD_SCHEDULES,
@@ -363,7 +352,6 @@ class RunConfig:
     activations: str | None = _place("activations")
     accumulators: str | None = _place("accumulators")
     micro_batches_per_phase: int | None = _option(
-        COUNT,
         "Micro-batches that a phase computes while it holds its weights; PopART calls them the "
         "compute batches of one micro-batch (`BatchSerializationSettings.factor`).",
         1,
@@ -371,33 +359,29 @@ class RunConfig:
         group=PHASES,
     )
     gradient_accumulation: int | None = _training(
-        COUNT, "Micro-batches per weight update.", 1, unit="micro-batches"
+        "Micro-batches per weight update.", 1, unit="micro-batches"
     )
     running_mean: bool | None = _training(
-        TRUTH,
         "Whether float16 accumulators keep the mean of the gradients so far instead of their sum.",
         by_default="by default as the framework does, but a sum with plain or momentum SGD",
     )
     loss: str | None = _training(
-        NAME, "What training minimises.", by_default="by default the model's own", choices=LOSSES
+        "What training minimises.", by_default="by default the model's own", choices=LOSSES
     )
     optimizer: str | None = _training(
-        NAME, "Rule of the weight update.", "sgd_momentum", choices=tuple(OPTIMIZERS)
+        "Rule of the weight update.", "sgd_momentum", choices=tuple(OPTIMIZERS)
     )
     optimizer_state: str | None = _training(
-        NAME,
         "Where the state of the optimiser lies.",
         by_default="default on_chip, and off_chip with phases",
         choices=PLACES,
     )
     replicated_tensor_sharding: bool | None = _training(
-        TRUTH,
         "Whether each replica updates a part of every weight and keeps the state of that part "
         "only.",
         False,
     )
     least_sharded_elements: int | None = _training(
-        COUNT,
         "Weights of fewer elements are updated whole by every replica (PopART's "
         "minElementsForReplicatedTensorSharding).",
         by_default="by default as the framework does",
@@ -405,7 +389,6 @@ class RunConfig:
         needs="replicated_tensor_sharding",
     )
     sharding_domain: int | None = _training(
-        COUNT,
         "Neighbouring replicas that share the parts of a weight among them, while every such group "
         "holds the same parts (PopART's shardingDomain).",
         by_default="by default all replicas",
@@ -413,32 +396,27 @@ class RunConfig:
         needs="replicated_tensor_sharding",
     )
     recompute: str | tuple[str, ...] | None = _training(
-        WORDS,
         "What backward passes compute again: none, auto, or all but the operators that are named.",
         "none",
         choices=RECOMPUTE_MODES,
     )
-    batch_norm_span: int | None = _training(COUNT, "Replicas that share batch-norm statistics.", 1)
+    batch_norm_span: int | None = _training("Replicas that share batch-norm statistics.", 1)
     merge_gradients_bytes: int | None = _training(
-        SIZE,
         "All-reduces of gradients are joined up to so many bytes; 0 reduces each on its own.",
         0,
         unit="bytes",
+        kind=SIZE,
     )
     host_servers: int | None = _training(
-        COUNT,
         "Servers that the host processes run on.",
         by_default="by default as few as give each a NUMA node, within the numbers that the system "
         "is sold with",
     )
     loader_workers: int | None = _training(
-        COUNT,
         "Worker processes of each, where the framework loads data with processes.",
         WORKERS_PER_INSTANCE,
     )
-    dataset: str | None = _training(
-        NAME, "What the host must prepare.", "generated", choices=DATASETS
-    )
+    dataset: str | None = _training("What the host must prepare.", "generated", choices=DATASETS)
 
     @property
     def training(self) -> bool:
@@ -487,8 +465,12 @@ class RunConfig:
         return Sharding(self.sharding_domain, self.least_sharded_elements)
 
 
+def _declared(name: str, kind: str, facts: Mapping[str, Any]) -> Option:
+    return Option(name=name, **{"kind": KINDS.get(kind.removesuffix(" | None"), NAME)} | facts)
+
+
 OPTIONS: dict[str, Option] = {
-    one.name: Option(name=one.name, **one.metadata) for one in fields(RunConfig)
+    one.name: _declared(one.name, one.type, one.metadata) for one in fields(RunConfig)
 }
 """Every option of a run by its name."""
 
