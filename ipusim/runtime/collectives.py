@@ -84,16 +84,6 @@ def _scatter_pass(ring: Ring, size: int) -> tuple[Collective, int]:
     return _steps(ring, max(distances), carried), size
 
 
-def _one_pass(rings: Sequence[Ring], size: int, way: Way) -> Collective:
-    """Pass `size` bytes round every ring; of a reduce-scatter the next sees the fragment only."""
-    # An all-gather costs the same: the order of the rings and of the steps is reversed.
-    parts = []
-    for ring in rings:
-        part, size = way(ring, size)
-        parts.append(part)
-    return _in_turn(parts)
-
-
 def _in_turn(parts: Sequence[Collective], passes: int = 1) -> Collective:
     """Add up what runs one after the other, in so many passes."""
     return Collective(
@@ -114,9 +104,14 @@ def _run(
 ) -> Collective:
     """Add up collectives of so many passes over the same replicas; equal sizes are costed once."""
     rings = replica_rings(system, replicas, ipus_per_replica, apart)
-    if not rings or not sizes:
-        return NOTHING
-    known = {size: _one_pass(rings, size, way) for size in set(sizes)}
+    known: dict[int, Collective] = {}
+    for size in set(sizes):
+        # An all-gather costs as much: the order of the rings and of the steps is reversed.
+        parts, left = [], size
+        for ring in rings:
+            part, left = way(ring, left)
+            parts.append(part)
+        known[size] = _in_turn(parts)
     return _in_turn([known[size] for size in sizes], passes)
 
 

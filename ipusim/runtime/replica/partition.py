@@ -147,27 +147,27 @@ class Partitioned:
 
     @cached_property
     def owners(self) -> dict[str, int]:
-        """The chip of every parameter: that of the first stage that reads it."""
+        """The stage of every parameter: the first that reads it."""
         owner: dict[str, int] = {}
         for op in self.graph.ops:
             for name in op.inputs:
                 tensor = self.graph.tensors[name]
                 if tensor.role == "parameter":
                     for stored in dict.fromkeys((tensor.alias_of or name, name)):
-                        owner.setdefault(stored, self.stage_ipus[self.stage_of[op.name]])
+                        owner.setdefault(stored, self.stage_of[op.name])
         return owner
 
     @cached_property
     def parameters(self) -> tuple[tuple[str, ...], ...]:
         """The parameters of each chip."""
-        owners = self.owners.items()
+        owners = [(name, self.stage_ipus[stage]) for name, stage in self.owners.items()]
         return tuple(tuple(name for name, ipu in owners if ipu == one) for one in range(self.ipus))
 
     def updates(self, update: Compiled) -> tuple[Program, ...]:
         """Return the part of a weight update that each chip runs."""
         parts: list[list[LoweredOp]] = [[] for _ in range(self.ipus)]
         for op, low in zip(update.graph.ops, update.program.ops, strict=True):
-            parts[self.owners[op.source]].append(low)
+            parts[self.stage_ipus[self.owners[op.source]]].append(low)
         return tuple(Program(tuple(part)) for part in parts)
 
     def measured(

@@ -121,11 +121,11 @@ def test_phases_are_numbered_like_those_of_popart():
 
 def test_phases_read_about_as_many_bytes_of_weights_each():
     graph = _dense(1)
-    assert weight_splits(graph.ops, graph, 3) == ("relu1", "relu3")
+    assert weight_splits(graph, 3) == ("relu1", "relu3")
     # A phase ends before the operator that would take it over 6/4 layers, the last takes the rest.
-    assert weight_splits(graph.ops, graph, 4) == ("relu0", "relu1", "relu2")
+    assert weight_splits(graph, 4) == ("relu0", "relu1", "relu2")
     # Where an operator alone reads more than a share, the next begins another phase.
-    assert weight_splits(graph.ops, graph, 100) == tuple(f"fc{layer}" for layer in range(LAYERS))
+    assert weight_splits(graph, 100) == tuple(f"fc{layer}" for layer in range(LAYERS))
 
 
 SECONDS = st.lists(st.floats(0, 1), min_size=4, max_size=4)

@@ -169,10 +169,6 @@ def _streamed(held: streams.Held, graph: Graph, config: RunConfig) -> streams.He
 def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> UpdateShares:
     """Share the weight update out: a parameter belongs to the first phase that reads it."""
     graph = update.graph
-    stage_of: dict[str, int] = {}
-    for op in cut.graph.ops:
-        for name in op.inputs:
-            stage_of.setdefault(streams.stored_as(cut.graph, name), cut.stage_of[op.name])
     cycles: dict[str, int] = {}
     states: dict[str, dict[str, int]] = {}
     for op, low in zip(graph.ops, update.program.ops, strict=True):
@@ -182,7 +178,7 @@ def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> Upda
             if graph.tensors[read].role == "state" and not read.endswith(".gradient"):
                 states.setdefault(name, {})[read] = graph.tensors[read].bytes
     return UpdateShares(
-        number_of={name: backward[stage_of[name]] for name in cycles},
+        number_of={name: backward[cut.owners[name]] for name in cycles},
         cycles=cycles,
         state_bytes={name: sum(states.get(name, {}).values()) for name in cycles},
         programs=cut.updates(update),

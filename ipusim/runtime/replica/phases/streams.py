@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ipusim.runtime.options.spec import LIVENESS, RunConfig
-from ipusim.workload.graph import Graph, Op
+from ipusim.workload.graph import Graph
 from ipusim.workload.training import ACCUMULATOR_SUFFIX
 
 ADJACENT = 2
@@ -171,15 +171,12 @@ def handed_over_bytes(graph: Graph, number_of: Mapping[str, int]) -> dict[int, i
 
 def forward_splits(graph: Graph, config: RunConfig) -> tuple[str, ...]:
     """Return the forward operators of a graph after which the next phase begins."""
-    if config.phase_splits:
-        return config.phase_splits
-    return weight_splits(
-        tuple(op for op in graph.ops if op.phase == "forward"), graph, config.phases
-    )
+    return config.phase_splits or weight_splits(graph, config.phases)
 
 
-def weight_splits(ops: tuple[Op, ...], graph: Graph, phases: int) -> tuple[str, ...]:
-    """Return where to cut forward operators so that phases read about as many bytes of weights."""
+def weight_splits(graph: Graph, phases: int) -> tuple[str, ...]:
+    """Return where to cut a graph so that phases read about as many bytes of weights."""
+    ops = [op for op in graph.ops if op.phase == "forward"]
     stored = {t.name: t.bytes for role in ("parameter", "constant") for t in graph.with_role(role)}
     costs = [sum(stored.get(name, 0) for name in dict.fromkeys(op.inputs)) for op in ops]
     total = sum(costs)
