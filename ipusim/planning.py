@@ -313,16 +313,13 @@ class _Search:
         given = self.given.get(name)
         return [given] if given else _doubled(most)
 
-    def _options(self, size: int, chips: int, **more: Any) -> Options:
-        options = self.given | {"micro_batch": size, "replicas": 1, "ipus_per_replica": chips}
+    def _options(self, size: int, chips: int, replicas: int = 1, **more: Any) -> Options:
+        counts = {"micro_batch": size, "replicas": replicas, "ipus_per_replica": chips}
         if self.base.mode == "training":
-            options["gradient_accumulation"] = self._accumulation(size, chips, 1)
-        return {**options, **more, **self.given}
-
-    def _accumulation(self, size: int, chips: int, replicas: int) -> int:
-        if self.batch is not None:
-            return self.batch // (size * replicas)
-        return 1 if chips == 1 else FILLED * chips
+            filled = 1 if chips == 1 else FILLED * chips
+            held = filled if self.batch is None else self.batch // (size * replicas)
+            counts["gradient_accumulation"] = held
+        return {**self.given, **counts, **more, **self.given}
 
     def _held(self, size: int, chips: Sequence[int] = ()) -> Iterator[Options]:
         """Yield options with which a micro-batch fits, until nothing could be gained."""
@@ -405,14 +402,11 @@ class _Search:
         """Yield the same on one to all replicas that the system holds."""
         chips, size = options["ipus_per_replica"], options["micro_batch"]
         for replicas in self._counts("replicas", self.base.system.ipus // chips):
-            scaled = options | {"replicas": replicas, **self.given}
-            if self.batch is not None and self.batch % (size * replicas):
+            rounds, left = divmod(self.batch or size * replicas, size * replicas)
+            # Only training works a batch off in several rounds.
+            if left or (rounds > 1 and self.base.mode != "training"):
                 continue
-            if self.base.mode == "training":
-                scaled["gradient_accumulation"] = self._accumulation(size, chips, replicas)
-                scaled |= self.given
-            elif self.batch is not None and self.batch != size * replicas:
-                continue
+            scaled = options | self._options(size, chips, replicas)
             report = self._simulated(scaled)
             if report is not None and report.fits:
                 yield report, scaled
