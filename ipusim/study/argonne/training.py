@@ -22,12 +22,17 @@ from ipusim import files
 from ipusim.errors import IpuSimError
 from ipusim.files import evidence_records, write_text
 from ipusim.study.argonne import braggnn as bragg
+from ipusim.study.argonne.braggnn.patches import PATCH_SIZE
+from ipusim.study.argonne.braggnn.pseudo_voigt import centroids, fit_centres
+from ipusim.study.argonne.braggnn.training import predict_centres
 
 RECORD = "braggnn_training.csv"
 """File of data/evidence with the recorded runs."""
 PUBLISHED = ((0.29, 75.0), (0.57, 95.0))
 """Share in percent of peaks that the paper's network places within so many pixels of the fitted
 centre: Liu et al., IUCrJ 9 (2022) 104-113, abstract."""
+PERCENTILES = (50.0, 75.0, 95.0, 99.5)
+"""Those that the authors' code prints."""
 SHOWN_PEAKS = 12
 _PLANNED = ("train_peaks", "test_peaks", "batch", "steps")
 _PIXELS = ("p50_px", "p75_px", "p95_px")
@@ -63,9 +68,66 @@ def train(
     return runs, held_out
 
 
-def all_errors(runs: Sequence[bragg.Trained], held_out: bragg.Peaks) -> dict[str, np.ndarray]:
-    """Return errors in pixels on held-out peaks of runs, and of methods without a network."""
-    return bragg.training_errors(runs, held_out) | bragg.conventional_errors(held_out)
+def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return Euclidean errors in pixels of centres (count, 2) in pixels."""
+    return np.linalg.norm(predicted.astype(float) - centres, axis=1)
+
+
+def predicted_pixels(run: bragg.Trained, peaks: bragg.Peaks) -> tuple[np.ndarray, np.ndarray]:
+    """Return predicted and true centres of unshifted patches in pixels, as the run was trained."""
+    patches, targets = bragg.prepare_patches(peaks.crops, peaks.centres)
+    found = predict_centres(patches, run.weights, run.options.arithmetic)
+    return found * PATCH_SIZE, targets.astype(float) * PATCH_SIZE
+
+
+def training_errors(runs: Sequence[bragg.Trained], peaks: bragg.Peaks) -> dict[str, np.ndarray]:
+    """Return errors in pixels of each run on held-out peaks, by its label."""
+    return {
+        run.options.arithmetic.describe(): errors_px(*predicted_pixels(run, peaks)) for run in runs
+    }
+
+
+def all_errors(runs: Sequence[bragg.Trained], peaks: bragg.Peaks) -> dict[str, np.ndarray]:
+    """Return errors in pixels on held-out peaks of runs, and of methods without a network.
+
+    "detected pixel" says the middle of each patch.
+    """
+    patches, targets = bragg.prepare_patches(peaks.crops, peaks.centres)
+    centres = targets.astype(float) * PATCH_SIZE
+    middle = np.full(centres.shape, (PATCH_SIZE - 1) / 2)
+    return training_errors(runs, peaks) | {
+        "pseudo-Voigt fit": errors_px(fit_centres(patches), centres),
+        "centre of mass": errors_px(centroids(patches), centres),
+        "detected pixel": errors_px(middle, centres),
+    }
+
+
+def error_table(
+    errors: Mapping[str, np.ndarray], reference: str = _SINGLE_PRECISION
+) -> pd.DataFrame:
+    """Summarise errors in pixels by method, and their change against the method `reference`."""
+    base = float(np.percentile(errors[reference], 75)) if reference in errors else float("nan")
+    names = [f"p{level:g}_px".replace(".", "_", 1) for level in PERCENTILES]
+    frame = pd.DataFrame(
+        {"method": method, "peaks": len(values), "mean_px": float(values.mean())}
+        | dict(zip(names, np.percentile(values, PERCENTILES), strict=True))
+        for method, values in errors.items()
+    )
+    return frame.assign(p75_change_percent=100 * (frame["p75_px"] / base - 1))
+
+
+def loss_table(runs: Sequence[bragg.Trained], every: int = 10) -> pd.DataFrame:
+    """Return training losses as root mean square errors (pixels), averaged over `every` steps."""
+    frames = []
+    for run in runs:
+        whole = run.losses[: len(run.losses) // every * every]
+        losses = np.reshape(whole, (-1, every)).mean(axis=1)
+        # the loss is a mean over both coordinates
+        rms_px = np.sqrt(2 * losses) * PATCH_SIZE
+        about = {"method": run.options.arithmetic.describe()}
+        about |= {"step": every * np.arange(1, len(losses) + 1)}
+        frames.append(pd.DataFrame(about | {"rms_px": rms_px}))
+    return pd.concat(frames, ignore_index=True)
 
 
 def peaks_frame(peaks: bragg.Peaks) -> pd.DataFrame:
@@ -90,7 +152,7 @@ def accuracy_frame(errors: Mapping[str, np.ndarray]) -> pd.DataFrame:
 
     Shown with two significant digits: the last one may differ where a fit ends a little elsewhere.
     """
-    frame = bragg.error_table(errors)
+    frame = error_table(errors)
     (first, _), (second, _) = PUBLISHED
     published = {"method": "published, real frames", "p75_px": first, "p95_px": second}
     frame = pd.concat([frame, pd.DataFrame([published])], ignore_index=True)
@@ -125,11 +187,10 @@ def shown_peaks(
     """Return the first held-out patches, their centres, and what two networks and the fit find."""
     some = held_out.part(0, SHOWN_PEAKS)
     patches, _ = bragg.prepare_patches(some.crops, some.centres)
-    found = {"pseudo-Voigt fit": bragg.fit_centres(patches)}
+    found = {"pseudo-Voigt fit": fit_centres(patches)}
     for run in (runs[0], runs[2]):
-        found[f"BraggNN, {run.options.arithmetic.precision}"], centres = bragg.predicted_pixels(
-            run, some
-        )
+        name = f"BraggNN, {run.options.arithmetic.precision}"
+        found[name], centres = predicted_pixels(run, some)
     return patches, centres, found
 
 
@@ -160,7 +221,7 @@ def record_rows(
 ) -> pd.DataFrame:
     """Return the lines that `RECORD` holds of one seed."""
     plan = bragg.named_schedule(schedule)
-    table = bragg.error_table(bragg.training_errors(runs, held_out))
+    table = error_table(training_errors(runs, held_out))
     same = {name: getattr(plan, name) for name in _PLANNED}
     same |= {"schedule": schedule, "seed": seed}
     same["rounding_seed"] = runs[0].options.arithmetic.seed

@@ -18,8 +18,8 @@ from ipusim.numerics.from_graph import program_of
 from ipusim.numerics.kernels import threads
 from ipusim.numerics.program import initial_weights
 from ipusim.numerics.trainer import TrainingOptions
-from ipusim.study.argonne import braggnn as bragg
-from ipusim.study.argonne.braggnn import evaluation, training
+from ipusim.study.argonne import braggnn as bragg, training as shown
+from ipusim.study.argonne.braggnn import training
 from ipusim.study.argonne.braggnn.patches import prepare_patches, random_shifts
 from ipusim.study.argonne.braggnn.peaks import FULL_SCALE, PeakOptions, simulate_peaks
 from ipusim.study.argonne.braggnn.pseudo_voigt import fit_centres
@@ -352,21 +352,20 @@ def test_the_quick_schedule_reaches_the_published_error():
     training_set, held_out = bragg.simulate_sets(bragg.named_schedule("quick"), seed=0)
     runs = bragg.train_in_each(training_set, bragg.named_schedule("quick"))
     # Rounding to the nearest swallows small updates: so short a training stalls with it.
-    for values in bragg.training_errors(runs[:3], held_out).values():
+    for values in shown.training_errors(runs[:3], held_out).values():
         within_75, within_95 = np.percentile(values, [75, 95])
         assert within_75 < 0.29
         assert within_95 < 0.57
 
 
-# -- evaluation --------------------------------------------------------------------------
+# -- what is shown -----------------------------------------------------------------------
 
 
 def test_tables(peaks):
     trained = train(peaks)
     held_out = peaks.part(260, 300)
-    errors = evaluation.training_errors([trained], held_out)
-    errors |= evaluation.conventional_errors(held_out)
-    table = evaluation.error_table(errors, reference="pseudo-Voigt fit")
+    errors = shown.all_errors([trained], held_out)
+    table = shown.error_table(errors, reference="pseudo-Voigt fit")
     assert table["method"].iloc[0] == "16.16, half partials, stochastic rounding"
     assert list(table.columns) == [
         *("method", "peaks", "mean_px", "p50_px", "p75_px", "p95_px", "p99_5_px"),
@@ -375,5 +374,5 @@ def test_tables(peaks):
     fit = table.set_index("method").loc["pseudo-Voigt fit"]
     assert fit["p50_px"] < 0.15 < table.set_index("method").loc["detected pixel", "p50_px"]
     assert fit["p75_change_percent"] == 0
-    losses = evaluation.loss_table([trained], every=2)
+    losses = shown.loss_table([trained], every=2)
     assert list(losses["step"]) == [2, 4]

@@ -1,4 +1,4 @@
-"""BraggNN for real: synthetic diffraction peaks, training in IPU arithmetic, errors in pixels.
+"""BraggNN for real: synthetic diffraction peaks, and training in the arithmetic of an IPU.
 
 >>> from ipusim.study.argonne import braggnn as bragg
 >>> peaks = bragg.simulate_peaks(1000, seed=0)
@@ -7,16 +7,8 @@
 ((1000, 1, 11, 11), (1000, 2))
 """
 
-from ipusim.study.argonne.braggnn.evaluation import (
-    conventional_errors as conventional_errors,
-    error_table as error_table,
-    loss_table as loss_table,
-    predicted_pixels as predicted_pixels,
-    training_errors as training_errors,
-)
 from ipusim.study.argonne.braggnn.patches import prepare_patches as prepare_patches
 from ipusim.study.argonne.braggnn.peaks import Peaks as Peaks, simulate_peaks as simulate_peaks
-from ipusim.study.argonne.braggnn.pseudo_voigt import fit_centres as fit_centres
 from ipusim.study.argonne.braggnn.training import (
     ARITHMETICS as ARITHMETICS,
     Schedule as Schedule,
