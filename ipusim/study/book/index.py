@@ -55,8 +55,7 @@ class Card(NamedTuple):
 def _shows(figure: str) -> str:
     """Return what a figure of data/studies shows, whichever its parameters; else its name."""
     specs = (study["figures"].items() for study in load_specs().values())
-    spec = dict(chain.from_iterable(specs)).get(figure, "")
-    said = spec if isinstance(spec, str) else spec.get("alt", "")
+    said = dict(chain.from_iterable(specs)).get(figure, {}).get("alt", "")
     return re.sub(r" of {\w+}", "", said) or figure.replace("_", " ")
 
 

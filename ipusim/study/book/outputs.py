@@ -20,20 +20,17 @@ def frame_csv(frame: pd.DataFrame) -> str:
     return frame.to_csv(index=False, float_format=FLOAT_FORMAT, lineterminator="\n")
 
 
-def save_table(frame: pd.DataFrame, name: str, output_dir: str | Path) -> Path | None:
+def save_table(frame: pd.DataFrame, name: str, output_dir: str | Path) -> None:
     """Save a table as ``tables/<name>.csv``; an empty folder writes none."""
-    if not str(output_dir):
-        return None
-    return write_text(Path(output_dir) / "tables" / f"{name}.csv", frame_csv(frame))
+    if str(output_dir):
+        write_text(Path(output_dir) / "tables" / f"{name}.csv", frame_csv(frame))
 
 
-def save_figure(figure: Figure, name: str, output_dir: str | Path) -> tuple[Path, Path] | None:
+def save_figure(figure: Figure, name: str, output_dir: str | Path) -> None:
     """Save a figure as ``figures/<name>.png`` and ``.svg``; an empty folder writes none."""
-    if not str(output_dir):
-        return None
-    from ipusim.look import figure_bytes  # only here: matplotlib takes half a second to import
+    if str(output_dir):
+        from ipusim.look import figure_bytes  # matplotlib takes half a second to import
 
-    folder = Path(output_dir) / "figures"
-    png = write_bytes(folder / f"{name}.png", figure_bytes(figure, "png"))
-    svg = write_bytes(folder / f"{name}.svg", figure_bytes(figure, "svg"))
-    return png, svg
+        for kind in ("png", "svg"):
+            path = Path(output_dir) / "figures" / f"{name}.{kind}"
+            write_bytes(path, figure_bytes(figure, kind))

@@ -73,27 +73,26 @@ class Page:
             f"The page has no parameter {name!r}: it was opened with {', '.join(given) or 'none'}."
         )
 
-    def table(self, name: str, data: pd.DataFrame | Table, **words: object) -> Table | FoldedTable:
+    def table(self, name: str, data: pd.DataFrame, **words: object) -> Table | FoldedTable:
         """Show a table and save the data behind it as ``tables/<name>.csv``.
 
         The study's ``tables`` in data/studies give caption, columns and digits by name, which
         lines to show and more columns (`ipusim.study.view`), and in ``fold`` the column that
-        divides a long one; a `Table` is shown as it is. `words` fill the
-        braces of the caption, where ``{rows}`` is the number of lines. An UnknownNameError if the
-        study has no such table, a StudyError if the file cannot be written.
+        divides a long one. `words` fill the braces of the caption, where ``{rows}`` is the number
+        of lines. An UnknownNameError if the study has no such table, a StudyError if the file
+        cannot be written.
         """
         spec = self._named("tables", name)
-        if not isinstance(data, Table):
-            data = view(data, spec)
-            look = {
-                "caption": spec.get("caption", "").format(rows=len(data), **words),
-                "columns": spec.get("columns"),
-                "digits": spec.get("digits", DEFAULT_DIGITS),
-            }
-            fold = spec.get("fold")
-            data = FoldedTable(data, fold, **look) if fold else Table(data, **look)
-        save_table(data.frame, name, self.output_dir)
-        return data
+        data = view(data, spec)
+        look = {
+            "caption": spec.get("caption", "").format(rows=len(data), **words),
+            "columns": spec.get("columns"),
+            "digits": spec.get("digits", DEFAULT_DIGITS),
+        }
+        fold = spec.get("fold")
+        shown = FoldedTable(data, fold, **look) if fold else Table(data, **look)
+        save_table(data, name, self.output_dir)
+        return shown
 
     def figure(self, name: str, data: Figure | Data, **words: object) -> Picture:
         """Show a figure and save it as ``figures/<name>.png`` and ``.svg``.
@@ -106,7 +105,6 @@ class Page:
         from ipusim.study.book.drawing import drawn  # matplotlib takes half a second to import
 
         spec = self._named("figures", name)
-        spec = {"alt": spec} if isinstance(spec, str) else spec
         if isinstance(data, pd.DataFrame | Mapping):
             tables = {name: data} if isinstance(data, pd.DataFrame) else data
             data = drawn(spec, tables, self._spec.get("looks", {}))
