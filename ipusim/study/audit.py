@@ -25,10 +25,11 @@ CONFLICT_PERCENT = 5.0
 _IN_FLIGHT = ["batches_by_printed_label", "batches_as_run"]
 
 
-def table(name: str, **only: str) -> pd.DataFrame:
-    """Return a table of ``data/audits.toml``, of some rows (a ``table``) of its document or all."""
+def table(name: str, of: str | None = None) -> pd.DataFrame:
+    """Return a table of ``data/audits.toml``, of all its rows or those of one published table."""
     spec = read_tables(FILE)[name]
-    frame = by_metric(load_rows(study=spec["study"], **only), *spec["metrics"])
+    rows = load_rows(study=spec["study"], table=of or spec.get("table"))
+    frame = by_metric(rows, *spec["metrics"])
     for needed in spec.get("run", ()):
         frame[needed] = [getattr(run, needed) for run in frame["run"]]
     return view(frame, {"with": spec["columns"]})[list(spec["columns"])]
@@ -58,7 +59,7 @@ def qwant_digit_slip() -> pd.DataFrame:
 def tamu_work(table_name: str) -> pd.DataFrame:
     """Return the work of the rows of one of `WORK_TABLES`; an UnknownNameError for another."""
     check_name("table", table_name, WORK_TABLES)
-    return table("tamu_work", table=table_name)
+    return table("tamu_work", table_name)
 
 
 def tamu_works() -> pd.DataFrame:
@@ -155,18 +156,6 @@ def bow_over_classic() -> pd.DataFrame:
     off = shown["ratio"] / shown["clock_ratio"] - 1.0
     reading = np.select([off.abs() <= CLOCK_TOLERANCE, off > 0], ["clock", "above"], "below")
     return shown.assign(reading=reading)
-
-
-def mlperf_scaling() -> pd.DataFrame:
-    """Compute what time to train costs in chips as systems of one model and framework grow."""
-    rows = load_rows(study="results", table="MLPerf v2.0")
-    frame = frame_of(rows, "row_id", "label", "value").rename(columns={"value": "minutes"})
-    frame.insert(2, "ipus", [load_system(row.system).ipus for row in rows])
-    frame["ipu_minutes"] = frame["minutes"] * frame["ipus"]
-    smallest = frame["ipu_minutes"].groupby([", ".join(_parts(row)[0]) for row in rows])
-    return frame.assign(
-        efficiency_percent=100.0 * smallest.transform("first") / frame["ipu_minutes"]
-    )
 
 
 def document_conflicts() -> pd.DataFrame:

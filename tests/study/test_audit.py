@@ -56,7 +56,7 @@ def test_ratios_of_the_chips_are_set_beside_that_of_the_clocks():
 
 
 def test_mlperf_costs_more_chips_as_systems_grow():
-    rows = by_id(audit.mlperf_scaling())
+    rows = by_id(audit.table("mlperf_scaling"))
     assert rows.loc["results.mlperf.04", "ipu_minutes"] == pytest.approx(2.67 * 256)
     assert rows.loc["results.mlperf.04", "efficiency_percent"] == pytest.approx(46.0, abs=0.05)
     assert rows.loc["results.mlperf.10", "efficiency_percent"] == pytest.approx(40.5, abs=0.05)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ipusim.files import data_dir, read_records
@@ -113,13 +112,3 @@ def published_and_predicted(frame: pd.DataFrame, mode: str) -> dict[str, pd.Data
         "families": pd.DataFrame(bands).reset_index(drop=True),
         "rows": rows.assign(at=first + places.cumcount()),
     }
-
-
-def little_tables() -> dict[str, pd.DataFrame]:
-    """Return the frameworks, and every row with a latency with its place."""
-    rows = audit.table("littles_law")
-    names = sorted(set(rows["framework"]))
-    # rows of one framework are spread a little, in a fixed order, so that none hides others
-    spread = 0.25 * np.sin(2.4 * rows.groupby("framework").cumcount())
-    at = rows["framework"].map(names.index) - spread
-    return {"frameworks": pd.DataFrame({"framework": names}), "rows": rows.assign(at=at)}

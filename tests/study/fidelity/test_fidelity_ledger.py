@@ -6,7 +6,7 @@ import pytest
 from study_fakes import FakePredictor, load_row
 
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
-from ipusim.study import book
+from ipusim.study import audit, book
 from ipusim.study.data.convergence import time_to_train_frame
 from ipusim.study.data.published import load_rows
 from ipusim.study.fidelity import ledger as fidelity
@@ -146,7 +146,7 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     drawn = {"families": families, "tiers": tiers, "intervals": intervals, "pairs": pairs}
     drawn |= {"scaling": fidelity.slowdowns(scaling)}
     results_page = book.open("results")
-    little = results_page.figure("results_little", results.little_tables()).figure
+    little = results_page.figure("results_little", audit.table("littles_law")).figure
     assert len(little.axes[0].lines[0].get_xdata()) == 104
     rates = results.published_and_predicted(frame, "inference")
     assert results_page.figure("results_inference", rates).figure.axes[0].get_title(loc="left")
