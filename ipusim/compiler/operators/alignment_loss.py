@@ -1,23 +1,137 @@
 """Losses over alignments: loops over time, or over the diagonals of a lattice.
 
-A CTC is popnn's (lib/popnn/CTCLoss.cpp, tag sdk/poplar/2.4.0). A transducer loss is the custom
-operator of graphcore/examples@v3.1.0, speech/transformer_transducer (custom_ops/rnnt_loss, dynamic
-form): two loops over steps + labels diagonals, each with a slice, one vertex per cell, and an
-update; its vertices are C++ without an estimate, and are taken to cost what popnn's logarithmic
-sums do.
+A CTC is popnn's (poplibs lib/popnn/CTCLoss.cpp, CTCLossPlan.cpp and PerformanceEstimation.hpp, tag
+sdk/poplar/2.4.0). Time and labels are both split; each time step of a part is one superstep, in
+which one worker per sequence follows the alignments through its part of the lattice. Going through
+time from both ends at once, the first half of the steps computes probabilities of beginnings and of
+ends, the second the gradient.
+
+A transducer loss is the custom operator of graphcore/examples@v3.1.0, speech/transformer_transducer
+(custom_ops/rnnt_loss, dynamic form): two loops over steps + labels diagonals, each with a slice,
+one vertex per cell, and an update; its vertices are C++ without an estimate, and are taken to cost
+what popnn's logarithmic sums do.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
 from ipusim.compiler.emitter import OFFSET_BYTES, SPREAD, Placed, TensorLayout
-from ipusim.compiler.operators.plans.alignment_loss import (
-    LOG_ADD_CYCLES,
-    LOG_MULTIPLY_CYCLES,
-    PARTIAL_BYTES,
-    plan_ctc,
-)
 from ipusim.compiler.state import Lowering, float_dtype, lowers
-from ipusim.compiler.tiles import ceil_div, element_bytes
+from ipusim.compiler.tiles import ceil_div, distinct_splits, element_bytes
 from ipusim.compiler.vertices.training import Expression
+from ipusim.machine import Chip
 from ipusim.workload.graph import AlignmentLoss
+
+LOG_ADD_CYCLES, LOG_MULTIPLY_CYCLES = 16, 1
+"""Of one worker, for a sum and a product of values kept as logarithms."""
+_LOG_CYCLES = LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES
+
+PARTIAL_BYTES = 4
+LABEL_BYTES = 2
+MEMORY_PROPORTION = 0.6
+"""Share of tile memory that the loss may use."""
+
+_EXCHANGE_CYCLES, _SYNC_CYCLES = 100, 90
+"""Fixed costs of a step that the planner reckons with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CtcPlan:
+    """A split of a CTC loss into parts of batch, time and labels.
+
+    The last blank may lie on tiles of its own (`blank_apart`). Each of the two `loops` has so many
+    `steps`, of so many cycles and received bytes.
+    """
+
+    batch: int
+    time: int
+    label: int
+    blank_apart: bool
+    steps: int
+    loops: tuple[tuple[int, int], tuple[int, int]]
+
+    @property
+    def tiles(self) -> int:
+        """Tiles that take part."""
+        return self.batch * self.time * (self.label + self.blank_apart)
+
+
+def step_cycles(labels: int, *, extra_blank: bool) -> tuple[int, int]:
+    """Return one worker's cycles for one step of `labels` labels with a blank each.
+
+    Both loops follow the alignments; the second computes the gradient as well.
+    """
+    logarithms = _LOG_CYCLES * (2 * labels + extra_blank)
+    follow = (2 * 4 + 2) * labels + logarithms
+    return follow, follow + 2 * 3 * labels + logarithms
+
+
+@lru_cache(maxsize=256)
+def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: Chip) -> CtcPlan:
+    """Return the cheapest split that fits: least cycles, then least memory, then fewest tiles.
+
+    Where none fits, it is the cheapest of all.
+    """
+
+    def price(plan: CtcPlan) -> tuple[bool, int, int, int]:
+        used = _bytes(plan, op, dtype_bytes)
+        too_large = used > MEMORY_PROPORTION * chip.bytes_per_tile
+        return too_large, _cycles(plan, chip), used, plan.tiles
+
+    return min(_plans(op, chip), key=price)
+
+
+def _plans(op: AlignmentLoss, chip: Chip) -> Iterator[CtcPlan]:
+    for time in distinct_splits(op.steps, op.steps):
+        for label in distinct_splits(op.labels, op.labels):
+            for blank_apart in (False, True):
+                most = min(op.batch, chip.tiles // (time * (label + blank_apart)))
+                for parts in distinct_splits(most, most):
+                    yield _plan(op, (parts, time, label), blank_apart, chip)
+
+
+def _plan(op: AlignmentLoss, parts: tuple[int, int, int], blank_apart: bool, chip: Chip) -> CtcPlan:
+    """Return what a split into parts of batch, time and labels costs."""
+    batch, time, label = parts
+    # With an odd number of parts one direction waits for the other in the middle.
+    loop = ceil_div(op.steps, time) * (time + time % 2) // 2
+    part = ceil_div(op.labels, label)
+    extra_blank = op.labels % label == 0 and not blank_apart
+    rounds = ceil_div(ceil_div(op.batch, batch), chip.workers) * chip.workers
+    follow, gradient = step_cycles(part, extra_blank=extra_blank)
+    moved = (part if time > 2 else 0) + 2 * (label > 1) + 2 * (label > 1 and time > 2)
+    return CtcPlan(
+        batch=batch,
+        time=time,
+        label=label,
+        blank_apart=blank_apart,
+        steps=loop,
+        loops=(
+            (rounds * follow, moved * PARTIAL_BYTES),
+            (rounds * gradient, (2 + 4 * part) * PARTIAL_BYTES),
+        ),
+    )
+
+
+def _cycles(plan: CtcPlan, chip: Chip) -> int:
+    cycles, moved = map(sum, zip(*plan.loops, strict=True))
+    fixed = 2 * (_EXCHANGE_CYCLES + _SYNC_CYCLES)
+    return plan.steps * (cycles + moved // chip.exchange_bytes_per_cycle + fixed)
+
+
+def _bytes(plan: CtcPlan, op: AlignmentLoss, dtype_bytes: int) -> int:
+    """Return the bytes of the fullest tile: data, labels, gradient and what steps hand on."""
+    items, times = ceil_div(op.batch, plan.batch), ceil_div(op.steps, plan.time)
+    part = ceil_div(op.labels, plan.label)
+    extended = 2 * part + (op.labels % plan.label == 0)
+    data = items * times * op.classes
+    return (
+        data * (dtype_bytes + PARTIAL_BYTES)
+        + items * part * LABEL_BYTES
+        + 4 * items * extended * PARTIAL_BYTES
+    )
+
 
 _PARTIALS = "float32"
 _CTC_LOOPS = (

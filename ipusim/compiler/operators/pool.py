@@ -1,17 +1,235 @@
-"""Pooling: the supersteps of popnn's forward and gradient passes.
+"""Pooling: how popnn splits a pass over the tiles, and its supersteps.
 
-Sources: poplibs lib/popnn/Pooling.cpp (what is done) and lib/popnn/PoolVertices.cpp (which vertex
-runs where), at tags 1.0.136 ("2020-01") and sdk/poplar/2.4.0 ("2021-11").
+Sources: poplibs lib/popnn/PoolPlan.cpp and PoolPlan.hpp (the split), lib/popnn/Pooling.cpp (what is
+done) and lib/popnn/PoolVertices.cpp (which vertex runs where), at tags 1.0.136 ("2020-01") and
+sdk/poplar/2.4.0 ("2021-11"; 2.0.0 and 3.3.0 plan alike). The early planner weighs a simple formula,
+the later one the vertex's own estimate, and treats batch elements as further channels.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import product
 from math import gcd, prod
+from typing import Self
+
+import numpy as np
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.operators.plans.pool import PoolPass, plan_pool
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, rearranged_copy_cycles
-from ipusim.compiler.vertices.pool import pool_tile_cycles
+from ipusim.compiler.tiles import (
+    ceil_div,
+    copy_cycles,
+    distinct_splits,
+    element_bytes,
+    rearranged_copy_cycles,
+    vector_width,
+)
+from ipusim.compiler.vertices.pool import (
+    PoolGeometry,
+    PoolVertex,
+    TileSlice,
+    pool_tile_cycles,
+    pool_vertex_estimate,
+)
+from ipusim.machine import Chip
 from ipusim.workload.graph import Pool
+
+# poplibs lib/popnn/PoolPlan.cpp: most grains per channel group, and how much slower a plan with
+# the preferred channel grouping may be (PoolPlan.hpp: four floats where sums are cast to halves).
+_MAX_GRAINS = 8
+_PREFERRED_GROUPING = {
+    ("max", "float16"): 16,
+    ("max", "float32"): 8,
+    ("average", "float16"): 16,
+    ("average", "float32"): 4,
+}
+_GROUPING_TOLERANCE = (4, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """How one pass is split: channels processed together, parts of channel groups, batch and field.
+
+    The cost is the planner's own estimate.
+    """
+
+    channel_grouping: int
+    channel_split: int
+    batch_split: int
+    field_split: tuple[int, ...]
+    cost_cycles: int = 0
+
+    @classmethod
+    def of(cls, split: Sequence[int], cost_cycles: int = 0) -> Self:
+        """Return the plan whose numbers, field last, are those of `split`."""
+        return cls(*split[:3], tuple(split[3:]), cost_cycles)
+
+
+@dataclass(frozen=True)
+class PoolPass:
+    """One pass of a pooling operation as it is planned.
+
+    ``grouping`` are the channels that sit together in memory in the pass's input, ``library`` the
+    version of poplibs.
+    """
+
+    op: Pool
+    dtype: str
+    grouping: int
+    library: str
+
+    @property
+    def is_max(self) -> bool:
+        """Whether the maximum is taken, not the average."""
+        return self.op.kind == "max"
+
+    @property
+    def is_grad(self) -> bool:
+        """Whether the vertex of a maximum's gradient runs, which reads three tensors."""
+        return self.op.backward and self.is_max
+
+    def gathered(self, group: int) -> Self:
+        """Return the pass with what is alike put together, as it is planned from 2020 H2 on.
+
+        Forward, batch elements are further channels. Where windows do not overlap and fill the
+        field, all rows of windows are one, and so are groups of so many channels (Pooling.cpp,
+        gatherDimsTransformIn), which then sit together in no more than a group.
+        """
+        op = self.op
+        if op.backward or self.library == "2020-01":
+            return self
+        channels, field, grouping = op.channels * op.batch, list(op.field), self.grouping
+        spread = op.padded or max(op.dilation, default=1) > 1
+        windows = zip(field, op.kernel, op.stride, strict=True)
+        if not spread and all(step >= taps and not n % step for n, taps, step in windows):
+            if len(field) > 1:
+                field[-2:] = op.stride[-2], field[-2] // op.stride[-2] * field[-1]
+            if channels % group == 0:
+                field[-1] *= channels // group
+                channels, grouping = group, gcd(grouping, group)
+        gathered = replace(op, batch=1, channels=channels, field=tuple(field))
+        return replace(self, op=gathered, grouping=grouping)
+
+    @cached_property
+    def out_field(self) -> tuple[int, ...]:
+        """Field that the pass writes."""
+        return self.op.field if self.op.backward else self.op.out_field
+
+    @cached_property
+    def geometry(self) -> PoolGeometry:
+        """Which inputs an output sees; in a gradient strides turn into dilation of the input."""
+        op, ones = self.op, (1,) * len(self.op.field)
+        if not op.backward:
+            return PoolGeometry(op.field, op.kernel, op.stride, ones, op.padding_lower)
+        lower = tuple(k - 1 - p for k, p in zip(op.kernel, op.padding_lower, strict=True))
+        return PoolGeometry(op.out_field, op.kernel, ones, op.stride, lower)
+
+    def vertex(self, chip: Chip, version: str) -> PoolVertex:
+        """Return the vertex that runs, as a version of the estimators times it."""
+        width = vector_width(self.dtype, chip)
+        return PoolVertex(self.geometry, self.is_max, self.is_grad, width, chip.workers, version)
+
+    def part(self, plan: PoolPlan) -> TileSlice:
+        """Return the largest share of a tile."""
+        groups = ceil_div(self.op.channels, plan.channel_grouping)
+        return TileSlice(
+            plan.channel_grouping,
+            ceil_div(groups, plan.channel_split),
+            ceil_div(self.op.batch, plan.batch_split),
+            tuple(map(ceil_div, self.out_field, plan.field_split)),
+        )
+
+
+def _splits(asked: PoolPass, grouping: int, tiles: int) -> Iterator[tuple[int, ...]]:
+    """Yield the splits that fit, as the numbers of a plan in their order."""
+    for channel_split in distinct_splits(ceil_div(asked.op.channels, grouping), tiles):
+        for batch_split in distinct_splits(asked.op.batch, tiles // channel_split):
+            for field in _field_splits(asked.out_field, tiles // (channel_split * batch_split)):
+                yield grouping, channel_split, batch_split, *field
+
+
+@lru_cache(maxsize=4096)
+def _field_splits(field: tuple[int, ...], most: int) -> list[tuple[int, ...]]:
+    """Return the splits of a field into at most so many parts.
+
+    Of the last dimension only the finest, which costs least.
+    """
+    *outer, last = field
+    found = []
+    for head in product(*(distinct_splits(size, most) for size in outer)):
+        used = prod(head)
+        if used <= most:
+            finest = ceil_div(last, min(last, most // used))
+            found.append((*head, ceil_div(last, finest)))
+    return found
+
+
+def _moved(asked: PoolPass, part: TileSlice, chip: Chip, elements: int) -> int:
+    """Return the cycles of exchange and regrouping for elements of each plane of a tile."""
+    planes = part.batch * part.channel_groups * part.channel_grouping
+    tile_bytes = elements * planes * element_bytes(asked.dtype)
+    regroup = tile_bytes // 4 * (asked.grouping != part.channel_grouping)
+    return tile_bytes // chip.exchange_bytes_per_cycle + regroup
+
+
+def _early_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
+    """Return the cost that PoolPlan.cpp of tag 1.0.136 minimises, in cycles."""
+    vectors = ceil_div(part.channel_grouping, vector_width(asked.dtype, chip))
+    window = prod(asked.geometry.kernel)
+    row = 10 + window * part.field[-1] * (3 + 2 * vectors)
+    compute = prod(part.field[:-1]) * row * part.batch * part.channel_groups
+    return compute + _moved(asked, part, chip, prod(part.field))
+
+
+def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
+    """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles.
+
+    What moves is that of getBytesRequiredPerTile.
+    """
+    vertex, field = asked.vertex(chip, "2021-11"), part.field
+    compute = pool_vertex_estimate(vertex, part)
+    for dim, (extent, share) in enumerate(zip(asked.out_field, field, strict=True)):
+        # Where shares differ, that of the others is one smaller.
+        smaller = share - ((extent % share > 0) & (share > 1))
+        other = replace(part, field=(*field[:dim], smaller, *field[dim + 1 :]))
+        compute = np.maximum(compute, pool_vertex_estimate(vertex, other))
+    windows = zip(field, asked.geometry.stride, asked.geometry.kernel, strict=True)
+    elements = prod(out * step + taps - step for out, step, taps in windows)
+    if asked.is_grad:
+        elements = 2 * elements + prod(field)
+    return compute + _moved(asked, part, chip, elements)
+
+
+def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
+    """Return the cheapest split; the first found wins a tie."""
+    splits = [split for grouping in groupings for split in _splits(asked, grouping, chip.tiles)]
+    # Formulas hold for a number and for an array of them.
+    parts = asked.part(PoolPlan.of(np.array(splits).T))
+    costs = (_early_cost if asked.library == "2020-01" else _late_cost)(asked, parts, chip)
+    best = int(np.argmin(costs))
+    return PoolPlan.of(splits[best], int(costs[best]))
+
+
+@lru_cache(maxsize=512)
+def plan_pool(asked: PoolPass, chip: Chip) -> tuple[PoolPass, PoolPlan]:
+    """Return how popnn would split one pass, and the pass as it is split."""
+    grain = vector_width(asked.dtype, chip)
+    finest = asked.gathered(grain)
+    channels = finest.op.channels
+    most = min(ceil_div(finest.grouping, grain), ceil_div(channels, grain))
+    most = max(1, min(most, _MAX_GRAINS))
+    best = _search(finest, [grain * count for count in range(1, most + 1)], chip)
+    preferred = _PREFERRED_GROUPING[asked.op.kind, asked.dtype]
+    grouped = asked.gathered(preferred)
+    few = grouped.op.channels < preferred
+    if asked.library == "2020-01" or best.channel_grouping >= preferred or few:
+        return finest, best
+    wider = _search(grouped, [preferred], chip)
+    numerator, denominator = _GROUPING_TOLERANCE
+    if wider.cost_cycles < best.cost_cycles * numerator // denominator:
+        return grouped, wider
+    return finest, best
 
 
 @lowers(Pool)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.plans.alignment_loss import plan_ctc, step_cycles
+from ipusim.compiler.operators.alignment_loss import plan_ctc, step_cycles
 from ipusim.compiler.stacks import load_stack
 from ipusim.errors import WorkloadError
 from ipusim.files import evidence_records

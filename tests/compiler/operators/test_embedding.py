@@ -7,8 +7,13 @@ import pytest
 from emitting import MK2, emitted
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.operators.gather import add_rows, bring_into_place, look_up
-from ipusim.compiler.operators.plans.gather import EmbeddingPlan, plan_embedding
+from ipusim.compiler.operators.gather import (
+    EmbeddingPlan,
+    add_rows,
+    bring_into_place,
+    look_up,
+    plan_embedding,
+)
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Gather
 

@@ -8,9 +8,8 @@ from emitting import MK1, MK2, emitter
 from hypothesis import given, settings, strategies as st
 from windows import NO_PADDING, pool
 
-from ipusim.compiler.operators.plans import pool as pool_plan
-from ipusim.compiler.operators.plans.pool import PoolPass, PoolPlan, plan_pool
-from ipusim.compiler.operators.pool import pool_pass
+from ipusim.compiler.operators import pool as pool_plan
+from ipusim.compiler.operators.pool import PoolPass, PoolPlan, plan_pool, pool_pass
 from ipusim.compiler.vertices.pool import PoolGeometry, PoolVertex, TileSlice, pool_tile_cycles
 from ipusim.errors import WorkloadError
 

@@ -1,1 +1,0 @@
-"""Operators that poplibs plans by itself, beside convolutions and products: how each is split."""
