@@ -29,9 +29,7 @@ from ipusim.compiler.tiles import (
 from ipusim.compiler.vertices import elementwise as codelets, tables
 from ipusim.compiler.vertices.broadcast import (
     OUTER_VECTOR_FUNCTIONS,
-    repeats_vector,
-    vector_inner_2d_cycles,
-    vector_inner_cycles,
+    RepeatedVector,
     vector_outer_cycles,
 )
 from ipusim.compiler.vertices.training import Expression, generated_cycles
@@ -315,16 +313,15 @@ class Emitter:
         """
         share = self.share(x)
         received = regions * block * element_bytes(x.dtype)
-        if not repeats_vector(self.tile, self.library, function, block, x.dtype):
+        vector = RepeatedVector(self.tile, function, block, x.dtype, in_place)
+        if not vector.known(self.library):
             self._write_out(function, name, x, block, received, in_place=in_place)
             return
-        work = self.tile, function, block, ceil_div(share, regions * block), x.dtype
+        blocks = ceil_div(share, regions * block)
         if regions <= (2 if self.library == CODELET_VERSIONS[-1] else 1):
-            vertex = "popops::BroadcastVectorInner1D"
-            cycles = regions * vector_inner_cycles(*work, in_place=in_place)
+            vertex, cycles = "popops::BroadcastVectorInner1D", regions * vector.cycles(blocks)
         else:
-            vertex = "popops::BroadcastVectorInner2D"
-            cycles = vector_inner_2d_cycles(*work, regions, in_place=in_place)
+            vertex, cycles = "popops::BroadcastVectorInner2D", vector.cycles_2d(blocks, regions)
         self.emit(name or function, vertex + _suffix(in_place), cycles, exchange=received)
 
     def _repeat_along(

@@ -1,10 +1,12 @@
 """Vertex costs where one operand is a vector repeated along the other (bias, scale, mean).
 
 Sources: BroadcastVectorInner1D and -2D of poplibs lib/popops/popopsCycleEstimators.cpp. A *block*
-is one repetition. Sums and products are of whole vectors (`repeats_vector`), divisions of any.
-The estimators mask the remainder of blocks over workers with 3 instead of 7, and the multiply of
-2020-01 leaves it out; here the slowest worker always takes the quotient rounded up.
+is one repetition. Sums and products are of whole vectors, divisions of any. The estimators mask the
+remainder of blocks over workers with 3 instead of 7, and the multiply of 2020-01 leaves it out;
+here the slowest worker always takes the quotient rounded up.
 """
+
+from typing import NamedTuple
 
 from ipusim.compiler.tiles import Tile, ceil_div
 from ipusim.compiler.vertices.tables import AROUND_VECTOR, SUPERVISOR_CYCLES
@@ -20,19 +22,6 @@ _MAX_MUL_LENGTH = 2044
 
 # A division of two floats takes 1 or 3 cycles; the estimators take the latter.
 _DIVISION = 3
-
-
-def repeats_vector(tile: Tile, library: str, function: str, length: int, dtype: str) -> bool:
-    """Whether a version of poplibs combines blocks of so many neighbours by a vertex of their own.
-
-    Sums and products of float16 in whole vectors; float32 ones have vertices that poplibs never
-    picks. From SDK 2.0 on divisions of any length (poplibs lib/popops/ElementWise.cpp,
-    haveInnerVectorBroadcastVertexForOp and binaryOpBroadcastInnerVector).
-    """
-    if function == "div":
-        return library != "2020-01" and dtype in ("float16", "float32")
-    whole = length % tile.width(dtype) == 0
-    return function in ("add", "mul", "sub") and dtype == "float16" and whole
 
 
 def _add_core(length: int, blocks: int) -> int:
@@ -94,65 +83,66 @@ def _div_core_single(halves: int) -> int:
     return cycles + (2 + _DIVISION + 3 if halves % 2 else 0)
 
 
-def _core(
-    tile: Tile, function: str, length: int, blocks: int, dtype: str, *, in_place: bool
-) -> int:
-    """Return a worker's cycles for applying a vector to blocks."""
-    if function == "div":
-        return _div_core(length, blocks, dtype)
-    if function == "mul":
-        # The 2020-01 supervisor vertex always takes the in-place loop.
-        pipelined = not in_place and tile.version != "2020-01"
-        return _mul_core(length, blocks, pipelined=pipelined)
-    return _add_core(length, blocks)
+class RepeatedVector(NamedTuple):
+    """A vector that a function combines with blocks of its own length on a tile.
 
-
-def _around(tile: Tile, function: str, dtype: str, *, in_place: bool) -> tuple[int, int, int, int]:
-    """Return what vertices take around their blocks (`tables.AROUND_VECTOR`)."""
-    return AROUND_VECTOR[tile.version][function + ("InPlace" if in_place else "")][dtype]
-
-
-def vector_inner_cycles(
-    tile: Tile, function: str, length: int, blocks: int, dtype: str, *, in_place: bool
-) -> int:
-    """Return the cycles of applying one vector to contiguous blocks of its own length.
-
-    The vector is for example the channels of one channel group, `blocks` its field positions.
+    It is for example the channels of one channel group, and the blocks are its field positions.
     """
-    start, supervisor, _, _ = _around(tile, function, dtype, in_place=in_place)
-    per_worker = tile.per_worker(blocks)
-    core = _core(tile, function, length, per_worker, dtype, in_place=in_place)
-    return supervisor + tile.workers * (start + core)
 
+    tile: Tile
+    function: str
+    length: int
+    dtype: str
+    in_place: bool
 
-def vector_inner_2d_cycles(
-    tile: Tile,
-    function: str,
-    length: int,
-    blocks_per_region: int,
-    dtype: str,
-    regions: int,
-    *,
-    in_place: bool,
-) -> int:
-    """Return the cycles where a tile holds several regions, each with its own vector.
+    def known(self, library: str) -> bool:
+        """Whether a version of poplibs has vertices for it.
 
-    Parameters are those of `vector_inner_cycles` with `regions` regions of `blocks_per_region`
-    blocks. Blocks are shared evenly by the workers, one vertex each, so a worker may touch the end
-    of one region and the start of the next.
-    """
-    per_worker = tile.per_worker(regions * blocks_per_region)
-    touched = min(regions, ceil_div(per_worker, blocks_per_region))
-    if per_worker % blocks_per_region and regions > touched:
-        touched += 1
-    _, _, worker, per_region = _around(tile, function, dtype, in_place=in_place)
-    remaining = per_worker
-    for _ in range(touched):
-        blocks = min(blocks_per_region, remaining)
-        remaining -= blocks
-        core = _core(tile, function, length, max(1, blocks), dtype, in_place=in_place)
-        worker += per_region + core
-    return tile.workers * worker
+        Sums and products of float16 in whole vectors; float32 ones have vertices that poplibs never
+        picks. From SDK 2.0 on divisions of any length (poplibs lib/popops/ElementWise.cpp,
+        haveInnerVectorBroadcastVertexForOp and binaryOpBroadcastInnerVector).
+        """
+        if self.function == "div":
+            return library != "2020-01" and self.dtype in ("float16", "float32")
+        whole = self.length % self.tile.width(self.dtype) == 0
+        return self.function in ("add", "mul", "sub") and self.dtype == "float16" and whole
+
+    @property
+    def around(self) -> tuple[int, int, int, int]:
+        """What vertices take around their blocks (`tables.AROUND_VECTOR`)."""
+        name = self.function + ("InPlace" if self.in_place else "")
+        return AROUND_VECTOR[self.tile.version][name][self.dtype]
+
+    def core(self, blocks: int) -> int:
+        """Return a worker's cycles for some blocks."""
+        if self.function == "div":
+            return _div_core(self.length, blocks, self.dtype)
+        if self.function == "mul":
+            # The 2020-01 supervisor vertex always takes the in-place loop.
+            pipelined = not self.in_place and self.tile.version != "2020-01"
+            return _mul_core(self.length, blocks, pipelined=pipelined)
+        return _add_core(self.length, blocks)
+
+    def cycles(self, blocks: int) -> int:
+        """Return the cycles of the vertex of all workers, for contiguous blocks."""
+        start, supervisor, _, _ = self.around
+        return supervisor + self.tile.workers * (start + self.core(self.tile.per_worker(blocks)))
+
+    def cycles_2d(self, blocks: int, regions: int) -> int:
+        """Return the cycles where a tile holds regions of so many blocks, each with its own vector.
+
+        Blocks are shared evenly by the workers, one vertex each, so a worker may touch the end of
+        one region and the start of the next.
+        """
+        remaining = per_worker = self.tile.per_worker(regions * blocks)
+        touched = min(regions, ceil_div(per_worker, blocks))
+        if per_worker % blocks and regions > touched:
+            touched += 1
+        _, _, worker, per_region = self.around
+        for _ in range(touched):
+            worker += per_region + self.core(max(1, min(blocks, remaining)))
+            remaining -= min(blocks, remaining)
+        return self.tile.workers * worker
 
 
 def vector_outer_cycles(tile: Tile, rows: int, columns: int, dtype: str) -> int:

@@ -8,7 +8,7 @@ from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.norm import norm_forward
 from ipusim.compiler.operators.softmax import softmax_forward
 from ipusim.compiler.tiles import Tile
-from ipusim.compiler.vertices.broadcast import vector_inner_cycles
+from ipusim.compiler.vertices.broadcast import RepeatedVector
 from ipusim.compiler.vertices.elementwise import TRANSPOSE, loop_cycles, regrouping
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.workload.graph import Norm
@@ -41,7 +41,7 @@ def test_batch_norm_is_three_small_steps_and_two_passes():
     ]
     # 2,640 halves per tile: 165 blocks of 16 channels.
     scale, offset = (
-        vector_inner_cycles(Tile(MK1, "2020-01"), function, 16, 165, "float16", in_place=in_place)
+        RepeatedVector(Tile(MK1, "2020-01"), function, 16, "float16", in_place).cycles(165)
         for function, in_place in (("mul", False), ("add", True))
     )
     assert (steps[3].compute_cycles, steps[4].compute_cycles) == (scale, offset)

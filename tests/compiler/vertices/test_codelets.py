@@ -8,8 +8,7 @@ from ipusim.compiler.operators.elementwise_functions import known_functions
 from ipusim.compiler.tiles import Runs, Tile
 from ipusim.compiler.vertices import elementwise as codelets, tables
 from ipusim.compiler.vertices.broadcast import (
-    vector_inner_2d_cycles,
-    vector_inner_cycles,
+    RepeatedVector,
     vector_outer_cycles,
 )
 
@@ -249,7 +248,7 @@ AROUND = 13 + 6 * 19
     ],
 )
 def test_vector_inner_by_hand(tile, function, length, blocks, in_place, expected):
-    cycles = vector_inner_cycles(tile, function, length, blocks, "float16", in_place=in_place)
+    cycles = RepeatedVector(tile, function, length, "float16", in_place).cycles(blocks)
     assert cycles == expected
 
 
@@ -276,24 +275,21 @@ def test_vector_divisions_by_hand(dtype, length, blocks, core):
     """Poplibs popopsCycleEstimators.cpp, vectorInnerDivCoreCycles and what is around it."""
     start = {"float16": 24, "float32": 19}[dtype]
     for in_place, supervisor in ((True, 16), (False, 18)):
-        cycles = vector_inner_cycles(LATE, "div", length, blocks, dtype, in_place=in_place)
+        cycles = RepeatedVector(LATE, "div", length, dtype, in_place).cycles(blocks)
         assert cycles == supervisor + 6 * (start + core)
     region = {"float16": 15, "float32": 9}[dtype]
     for in_place, around in ((True, 9), (False, 10)):
-        cycles = vector_inner_2d_cycles(LATE, "div", length, blocks, dtype, 1, in_place=in_place)
+        cycles = RepeatedVector(LATE, "div", length, dtype, in_place).cycles_2d(blocks, 1)
         assert cycles == 6 * (around + region + core)
 
 
 def test_vectors_of_several_regions_by_hand():
     # 27 blocks in three regions, five to a worker, which may touch two regions:
     # 5 + 2 + 4 + 2 x (15 + 2 x 4) + 1 for the first, 5 + 2 + 3 + 2 x 7 + 1 for the second.
-    assert vector_inner_2d_cycles(LATE, "add", 16, 9, "float16", 3, in_place=True) == 6 * (
-        7 + 15 + 58 + 15 + 25
-    )
+    vector = RepeatedVector(LATE, "add", 16, "float16", True)
+    assert vector.cycles_2d(9, 3) == 6 * (7 + 15 + 58 + 15 + 25)
     # Two regions of three blocks, one to a worker, which may not begin a region.
-    assert vector_inner_2d_cycles(LATE, "add", 16, 3, "float16", 2, in_place=True) == 6 * (
-        7 + 15 + 25 + 15 + 25
-    )
+    assert vector.cycles_2d(3, 2) == 6 * (7 + 15 + 25 + 15 + 25)
 
 
 def test_vector_outer_by_hand():
@@ -350,17 +346,9 @@ def test_vertices_are_integers_that_grow_with_their_work(era, dtype, elements, m
     in_place=st.booleans(),
 )
 def test_vector_inner_grows_with_blocks(blocks, groups, era, function, in_place):
-    length = 8 * groups
-
-    def cost(count):
-        tile = Tile(MK2, era)
-        return vector_inner_cycles(tile, function, length, count, "float16", in_place=in_place)
-
-    assert cost(blocks + 12) >= cost(blocks)
-    two_regions = vector_inner_2d_cycles(
-        Tile(MK2, era), function, length, blocks, "float16", 2, in_place=in_place
-    )
-    assert two_regions >= 6 * 2
+    vector = RepeatedVector(Tile(MK2, era), function, 8 * groups, "float16", in_place)
+    assert vector.cycles(blocks + 12) >= vector.cycles(blocks)
+    assert vector.cycles_2d(blocks, 2) >= 6 * 2
 
 
 def test_a_worker_of_a_2d_vertex_takes_two_vectors_at_least():
