@@ -187,13 +187,9 @@ class Emitter:
             )
         )
 
-    def copy(self, name: str, received: int = 0, *, temp: int = 0, cycles: int = 0) -> None:
-        """Move data: `received` bytes by exchange, then `cycles` of copies within the tile."""
-        self.emit(name, "copy", exchange=received, temp=temp, copy=cycles)
-
-    def fetch(self, name: str, received: int, *, cycles: int = 0) -> None:
-        """Move data into a tensor of its own, which lives while the step runs."""
-        self.emit(name, "copy", received=received, copy=cycles)
+    def copy(self, name: str, exchange: int = 0, *, cycles: int = 0, **moved: int) -> None:
+        """Move data by exchange, as `emit` has it, then by `cycles` of copies within the tile."""
+        self.emit(name, "copy", exchange=exchange, copy=cycles, **moved)
 
     def slice(
         self, name: str, elements: int, dtype: str, *, write: bool = False, copy: int = 0
@@ -206,10 +202,10 @@ class Emitter:
         vertex = "popops::DynamicUpdateSlice1D" if write else "popops::DynamicSlice1D"
         self.emit(name, vertex, cycles, exchange=OFFSET_BYTES, copy=copy)
 
-    def count(self, name: str, *, exchanged: bool = False) -> None:
-        """Make one float32 from two, one of which may be `exchanged` from another tile."""
+    def count(self, name: str, **moved: int) -> None:
+        """Make one float32 from two, one of which may come from another tile."""
         counter = Placed((1,), "float32", TensorLayout(tiles=1))
-        self.binary("add", counter, name, in_place=True, exchanged=exchanged)
+        self.binary("add", counter, name, in_place=True, **moved)
 
     def _loop(self, name: str, vertex: str, function: str, x: Placed, **moved: int) -> None:
         """Add a step in which a vertex applies a function to every element, as `emit` has it."""
@@ -246,22 +242,14 @@ class Emitter:
         self.emit(name or function, vertex + _suffix(in_place), cycles, copy=copied)
 
     def binary(
-        self,
-        function: str,
-        x: Placed,
-        name: str = "",
-        *,
-        in_place: bool = False,
-        exchanged: bool = False,
-        copy: int = 0,
+        self, function: str, x: Placed, name: str = "", *, in_place: bool = False, **moved: int
     ) -> None:
         """Combine tensors of one shape, two or as many as the function has.
 
-        The second may be `exchanged` from other tiles, with cycles of `copy` to put it into place.
+        What has to arrive and be put into place for it, `emit` has.
         """
-        received = self.tile_bytes(x) if exchanged else 0
         vertex = codelets.vertex_of(function, self.tile.version) + _suffix(in_place)
-        self._loop(name, vertex, function, x, received=received, copy=copy)
+        self._loop(name, vertex, function, x, **moved)
 
     def scalar(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Combine a tensor with a single number."""
@@ -350,30 +338,20 @@ class Emitter:
         """
         written = self.tile_bytes(x)
         copied = copy_cycles(written, self.chip, atom_bytes=block * element_bytes(x.dtype))
-        vertex = codelets.vertex_of(function, self.tile.version) + _suffix(in_place)
-        self._loop(name, vertex, function, x, temp=written, exchange=received, copy=copied)
+        moved = {"temp": written, "exchange": received, "copy": copied}
+        self.binary(function, x, name, in_place=in_place, **moved)
 
     def scaled_add(
-        self,
-        x: Placed,
-        addend: str = "",
-        *,
-        constrained: bool = False,
-        exchanged: bool = False,
-        copy: int = 0,
+        self, x: Placed, addend: str = "", *, constrained: bool = False, **moved: int
     ) -> None:
         """Add: ``a += scale * b`` (popops::scaledAddTo, plain weight update).
 
-        The `addend` b may have another type. `constrained` says that the operands lie in different
-        memory elements, `exchanged` that b arrives from other tiles; `copy` are the cycles to put
-        it into place there.
+        The `addend` b may have another type, and arrive (`emit`). `constrained` says that the
+        operands lie in different memory elements.
         """
-        share, addend = self.share(x), addend or x.dtype
-        work = self.tile, share, x.dtype, addend
+        work = self.tile, self.share(x), x.dtype, addend
         cycles = codelets.scaled_add_cycles(*work, constrained=constrained)
-        received = share * element_bytes(addend) if exchanged else 0
-        vertex = "popops::ScaledAddSupervisor"
-        self.emit("scaled add", vertex, cycles, received=received, copy=copy)
+        self.emit("scaled add", "popops::ScaledAddSupervisor", cycles, **moved)
 
     def generated(self, name: str, x: Placed, expression: Expression, **moved: int) -> None:
         """Compute an expression that popops::map turns into one vertex, as `emit` has it."""

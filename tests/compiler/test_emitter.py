@@ -138,7 +138,7 @@ def addition(era="2021-11", **options):
 
 
 def test_an_operand_from_other_tiles_is_received():
-    assert addition(exchanged=True).exchange_bytes == 200
+    assert addition(received=200).exchange_bytes == 200
     assert addition().exchange_bytes == 0
 
 

@@ -6,7 +6,7 @@ the others, see `ipusim.compiler.emitter`.
 
 from math import gcd
 
-from ipusim.compiler.emitter import DEFAULT_GROUPING, Emitter, Placed, TensorLayout
+from ipusim.compiler.emitter import DEFAULT_GROUPING, OFFSET_BYTES, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.elementwise_functions import (
     EXPRESSIONS,
     RANDOM,
@@ -123,7 +123,7 @@ def _modify_seed(m: Emitter) -> None:
     The sum and the number drawn are on one tile, the number added is a constant on another
     (graphcore/popart willow/src/popx/op/modifyrandomseedx.cpp).
     """
-    m.count("add number of dropout", exchanged=True)
+    m.count("add number of dropout", received=OFFSET_BYTES)
     _draw(m, "draw seed", "poprand::Uniform", uniform_integer_cycles(m.tile, 1))
     m.count("cast seed")
     m.copy("copy seed", cycles=copy_cycles(SEED_BYTES, m.chip))
@@ -164,12 +164,12 @@ def _scaled_add(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> Non
             layout = source
     else:
         same = source.lies_with(layout)
-    m.scaled_add(
-        Placed((m.made.elements,), float_dtype(inputs[0].dtype), layout),
-        float_dtype(inputs[1].dtype),
-        exchanged=not same,
-        copy=0 if same else _turned_for_weights(m, *inputs),
-    )
+    dtype, other = (float_dtype(operand.dtype) for operand in inputs[:2])
+    x, moved = Placed((m.made.elements,), dtype, layout), {}
+    if not same:
+        received = m.share(x) * element_bytes(other)
+        moved = {"received": received, "copy": _turned_for_weights(m, *inputs)}
+    m.scaled_add(x, other, **moved)
 
 
 def _turned_for_weights(m: Lowering, weights: Placed, gradient: Placed) -> int:
@@ -257,15 +257,10 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
             channels = 1 if single else grouping
             m.by_channel(function, x, channels, op.function, in_place=op.in_place_ok)
         else:
-            moved = index == 0 and (spread or bool(elsewhere))
-            m.binary(
-                function,
-                x,
-                op.function,
-                in_place=op.in_place_ok,
-                exchanged=moved,
-                copy=pieces if moved else 0,
-            )
+            moved = {}
+            if index == 0 and (spread or elsewhere):
+                moved = {"received": m.tile_bytes(x), "copy": pieces}
+            m.binary(function, x, op.function, in_place=op.in_place_ok, **moved)
 
 
 def _meets_column(m: Lowering, inputs: tuple[Placed, ...]) -> bool:

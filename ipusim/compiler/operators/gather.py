@@ -218,7 +218,7 @@ def bring_into_place(m: Emitter, plan: EmbeddingPlan, dtype: str) -> None:
     """Copy a table from where an operation left it (multiSlice, regroupBaseTensor)."""
     own = ceil_div(plan.groups * plan.rows * plan.width, plan.index_split)
     own *= element_bytes(dtype)
-    m.fetch("bring table into place", own, cycles=copy_cycles(own, m.chip))
+    m.copy("bring table into place", received=own, cycles=copy_cycles(own, m.chip))
 
 
 def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
@@ -278,7 +278,7 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     partial_size = element_bytes(partial_dtype)
     own = plan.groups * ceil_div(plan.indices, plan.row_split) * plan.width
     if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
-        m.fetch("rearrange gradients", own * element_bytes(dtype))
+        m.copy("rearrange gradients", received=own * element_bytes(dtype))
     if partial_dtype != dtype:
         cycles = cast_cycles(m.tile, own, dtype, partial_dtype)
         m.emit("cast gradients", "popops::Cast1D", cycles)

@@ -32,7 +32,7 @@ def non_max_suppression(
 ) -> TensorLayout:
     """Lower non-maximum suppression: arrange, then loop over the detections."""
     per_box = (1 + CORNERS) * element_bytes(scores.dtype) + INDEX_BYTES
-    m.fetch("spread boxes", per_box * ceil_div(op.batch * op.boxes, m.chip.tiles))
+    m.copy("spread boxes", received=per_box * ceil_div(op.batch * op.boxes, m.chip.tiles))
     m.fill(Placed((op.batch * op.detections,), scores.dtype))
     with m.loop(op.detections, tiles=m.chip.tiles):
         suppression_round(m, op, scores.dtype)

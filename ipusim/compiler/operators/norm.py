@@ -162,7 +162,8 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:
     def times(name: str) -> int:
         """Multiply by a gradient that lies like the incoming one; return its copies into place."""
         copies = m.bring(f"regroup {name}", x, incoming.layout, *sizes) if elsewhere else 0
-        m.binary("mul", x, f"whitened times {name}", exchanged=elsewhere, copy=copies)
+        received = held if elsewhere else 0
+        m.binary("mul", x, f"whitened times {name}", received=received, copy=copies)
         return copies
 
     def sums(name: str, values: Placed) -> None:

@@ -258,7 +258,7 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
         return grouping
     if average and op.backward:
         pooled = Placed((op.batch * op.channels * prod(op.out_field),), dtype)
-        m.binary("mul", pooled, "scale gradient by window", exchanged=True)
+        m.binary("mul", pooled, "scale gradient by window", received=m.tile_bytes(pooled))
         if whole_field:
             # One gradient per channel is copied to the whole field it was averaged over.
             field = Placed((op.batch * op.channels * prod(op.field),), dtype)

@@ -73,7 +73,7 @@ def _shards(cell: Cell, op: Recurrent) -> int:
 
 def _copy_sequence(name: str, cell: Cell, op: Recurrent, layout: StateLayout) -> None:
     """Bring a whole sequence into the layout in which its steps can be sliced."""
-    cell.m.fetch(name, cell.bytes(layout, ceil_div(op.steps, _shards(cell, op))))
+    cell.m.copy(name, received=cell.bytes(layout, ceil_div(op.steps, _shards(cell, op))))
 
 
 def _stored(m: int, k: int, n: int) -> MatMul:
@@ -185,7 +185,7 @@ def _backward(cell: Cell, op: Recurrent) -> None:
         # that follow each other share one exchange.
         moved = cell.bytes(cell.state) + (cell.bytes(cell.data) if op.input_gradient else 0)
         copied = cell.bytes(cell.state, op.gates) if interval != 1 else 0
-        m.fetch("pass on", moved, cycles=copy_cycles(copied, m.chip))
+        m.copy("pass on", received=moved, cycles=copy_cycles(copied, m.chip))
         if interval != 1:
             cell.slice("write gate gradients", cell.state, op.gates)
         if op.input_gradient:
@@ -282,7 +282,8 @@ def _weight_gradient(cell: Cell, op: Recurrent, taken: int, *, separate: bool) -
         # The accumulator is laid out like the weights (matMulAcc), where in a joint plan the
         # product lies too; both lie in different memory elements (`operators.elementwise`).
         accumulator = Placed((inputs * outputs,), cell.dtype)
-        cell.m.scaled_add(accumulator, constrained=True, exchanged=not chosen.joint)
+        received = 0 if chosen.joint else cell.m.tile_bytes(accumulator)
+        cell.m.scaled_add(accumulator, constrained=True, received=received)
     cell.m.binary("add", cell.placed(op.gates * taken), "add bias gradients", in_place=True)
 
 

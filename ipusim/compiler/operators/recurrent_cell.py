@@ -135,7 +135,8 @@ class Cell:
     ) -> None:
         """Combine states with as many others, which may lie `elsewhere`; several lie apart."""
         if states == 1:
-            self.m.binary(function, self.placed(), name, in_place=in_place, exchanged=elsewhere)
+            received = self.m.tile_bytes(self.placed()) if elsewhere else 0
+            self.m.binary(function, self.placed(), name, in_place=in_place, received=received)
             return
         moved = self.bytes(self.state, states) if elsewhere else 0
         vertex = "BinaryOp2D" + ("InPlace" if in_place else "")
@@ -176,7 +177,7 @@ class Cell:
 
     def receive(self, states: int) -> None:
         """Bring what a product computed to the tiles of the states."""
-        self.m.fetch("units to states", self.bytes(self.state, states))
+        self.m.copy("units to states", received=self.bytes(self.state, states))
 
     def keep(self, name: str, states: int = 1) -> None:
         """Copy states within their tiles."""

@@ -39,14 +39,16 @@ def softmax_gradient(m: Emitter, y: Placed, *, log: bool, elsewhere: bool) -> No
     For a logarithm: the gradient less exp(y) times its row sum. The incoming gradient may lie
     `elsewhere` than the result y of the forward pass.
     """
+    held = m.tile_bytes(y)
+    arriving = held if elsewhere else 0
     if log:
         m.unary("exp", y, "softmax gradient, exp")
     else:
-        m.binary("mul", y, "softmax gradient, result times gradient", exchanged=elsewhere)
+        m.binary("mul", y, "softmax gradient, result times gradient", received=arriving)
+        arriving = 0
     m.reduce("add", y)
     # The product with the row sum is a tensor of its own until the difference is taken.
-    held, arrives = m.tile_bytes(y), log and elsewhere
     with m.holding(held):
         m.by_row("mul", y, "softmax gradient, times row sum")
-    with m.holding(0 if arrives else held):
-        m.binary("sub", y, "softmax gradient, subtract", in_place=True, exchanged=arrives)
+    with m.holding(held - arriving):
+        m.binary("sub", y, "softmax gradient, subtract", in_place=True, received=arriving)

@@ -169,9 +169,9 @@ def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
                 copy=sum(order.copies_to_turn for order, _ in turned),
             )
         if orders:
-            m.fetch(
+            m.copy(
                 "rearrange " + " and ".join(order.name for order in orders),
-                sum(order.tile_bytes for order in orders),
+                received=sum(order.tile_bytes for order in orders),
                 cycles=sum(order.copies for order in orders),
             )
 

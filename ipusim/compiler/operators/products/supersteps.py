@@ -160,7 +160,11 @@ def _pad_weights(m: Lowering, chosen: Plan, weights: Operand) -> None:
         padded = laid_out_bytes(chosen, weights)
         piece = chosen.in_chans_per_group * element_bytes(weights.x.dtype)
         with m.loop(chosen.cost.serial, tiles=m.tiles):
-            m.fetch("pad weights", padded, cycles=rearranged_copy_cycles(padded, piece, m.chip))
+            m.copy(
+                "pad weights",
+                received=padded,
+                cycles=rearranged_copy_cycles(padded, piece, m.chip),
+            )
 
 
 def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> None:
