@@ -15,7 +15,7 @@ from math import isqrt, prod
 from typing import NamedTuple
 
 from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layout
-from ipusim.compiler.tiles import Tile, ceil_div, largest_part, linear_share, vector_width
+from ipusim.compiler.tiles import Tile, ceil_div, largest_part, tile_share, vector_width
 from ipusim.compiler.vertices.elementwise import cast_cycles
 from ipusim.compiler.vertices.reduce import ReduceVertex, Region, compute_set_cycles
 from ipusim.machine import Chip
@@ -82,7 +82,7 @@ def stages_of(asked: Reduction, tile: Tile, library: str) -> tuple[Stage, ...]:
     if not any(level.reduced for level in levels):
         return ()
     outputs = prod(size for dim, size in enumerate(asked.shape) if dim not in asked.dims)
-    share = asked.per_tile or linear_share(total, asked.dtype, chip)
+    share = asked.per_tile or tile_share(total, asked.dtype, chip)
     tiles = min(chip.tiles, ceil_div(total, share))
     layout = examine_layout(levels, share, tiles, vector_width(asked.dtype, chip))
     # Sums and products of halves are accumulated as floats.

@@ -77,8 +77,6 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
     if not inner:
         count = end - begin
         return [(0, 1, count, 1, count) if reduced else (begin, end, 1, 1, 1)]
-    if reduced and len(inner) == 1:
-        return _alike_columns(begin, end, below)
     first, last = begin // below, (end - 1) // below
     whole = last - first - 1
     # Along the outermost dimension: what is left of the first index, whole ones, part of the last.
@@ -95,18 +93,6 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
     if last > first:
         parts += _moved(_alike_outputs(0, end - last * below, inner, run), last * moved)
     return _together(parts) if reduced and len(parts) > 1 else parts
-
-
-def _alike_columns(begin: int, end: int, width: int) -> list[_Alike]:
-    """Return the same of a matrix whose rows, of so many elements, are added up."""
-    rows, more = divmod(end - begin, width)
-    low = begin % width
-    past = low + more - width
-    if past <= 0:
-        parts = (0, low, rows), (low, low + more, rows + 1), (low + more, width, rows)
-    else:
-        parts = (0, past, rows + 1), (past, low, rows), (low, width, rows + 1)
-    return [(at, to, 1, count, count) for at, to, count in parts if at < to and count]
 
 
 def _moved(parts: list[_Alike], by: int) -> list[_Alike]:

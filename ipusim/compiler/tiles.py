@@ -141,26 +141,21 @@ def largest_part(total: int, grain: int, max_parts: int, min_part: int = 1) -> i
     return max(last, whole * grain) if parts > 1 else total
 
 
-def linear_share(elements: int, dtype: str, chip: Chip) -> int:
-    """Return the elements on the fullest tile of a tensor that is spread linearly over the chip.
+def tile_share(elements: int, dtype: str, chip: Chip, tiles: int | None = None) -> int:
+    """Return the elements on the fullest of given tiles, or of all if they are None.
 
-    Source: poplibs lib/poputil/TileMapping.cpp, mapTensorLinearly: grain of one vector, at least
-    128 B per tile.
+    A tensor is spread linearly over a chip as poplibs lib/poputil/TileMapping.cpp,
+    mapTensorLinearly, has it: grain of one vector, at least 128 B per tile.
     """
     if elements < 1:
         raise ConfigError(
             f"A tensor of {elements} elements cannot be spread over tiles: give at least 1."
         )
     grain = vector_width(dtype, chip)
+    if tiles is not None:
+        return largest_part(elements, grain, tiles)
     least = ceil_div(MIN_BYTES_PER_TILE, element_bytes(dtype))
     return largest_part(elements, grain, chip.tiles, least)
-
-
-def tile_share(elements: int, dtype: str, chip: Chip, tiles_used: int | None) -> int:
-    """Return the elements on the fullest of given tiles, `linear_share` if they are None."""
-    if tiles_used is None:
-        return linear_share(elements, dtype, chip)
-    return largest_part(elements, vector_width(dtype, chip), tiles_used)
 
 
 def copy_cycles(copied_bytes: int, chip: Chip, *, atom_bytes: int | None = None) -> int:

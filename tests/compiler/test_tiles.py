@@ -7,10 +7,10 @@ from ipusim.compiler.tiles import (
     Runs,
     copy_cycles,
     largest_part,
-    linear_share,
     piece_copy_cycles,
     rearranged_copy_cycles,
     split_sizes,
+    tile_share,
 )
 
 
@@ -49,8 +49,8 @@ def test_workers_get_pieces_of_the_runs_of_poplibs_example():
 
 def test_linear_mapping_keeps_128_bytes_per_tile():
     # 250 vectors in parts of at least 16 vectors: 15 parts of up to 17 vectors.
-    assert linear_share(1000, "float16", MK1) == 68
-    assert linear_share(1216 * 400, "float16", MK1) == 400
+    assert tile_share(1000, "float16", MK1) == 68
+    assert tile_share(1216 * 400, "float16", MK1) == 400
 
 
 def test_copies_run_at_the_copy_rate_and_rearrangements_slower():

@@ -18,8 +18,8 @@ from ipusim.compiler.state import FLOATING, Lowering, float_dtype, lowers
 from ipusim.compiler.tiles import (
     copy_cycles,
     element_bytes,
-    linear_share,
     rearranged_copy_cycles,
+    tile_share,
 )
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
@@ -282,7 +282,7 @@ def _repeats_matrix(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) ->
     if not op.broadcast or len(inputs) != 2:
         return False
     out = m.made
-    share = linear_share(out.elements, out.dtype, m.chip)
+    share = tile_share(out.elements, out.dtype, m.chip)
     rows = len(out.shape) > 2 and inputs[1].shape[-2:] == out.shape[-2:]
     return rows and share <= inputs[1].elements
 
