@@ -26,20 +26,7 @@ def check_micro_batch(micro_batch: object) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Facts:
-    """What is said of a network, as `Model` explains it."""
-
-    name: str
-    family: str
-    source: str = ""
-    note: str = ""
-    loss: str = ""
-    folds_batch_norm: bool = True
-    repeated_inputs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Model(Facts):
+class Model:
     """A network that can be built for any micro-batch.
 
     Models are told apart by identity: what they build cannot be compared, and results of one are
@@ -70,7 +57,14 @@ class Model(Facts):
         Items of a pass for a micro-batch of None.
     """
 
+    name: str
+    family: str
     build: Callable[[int | None], Graph]
+    source: str = ""
+    note: str = ""
+    loss: str = ""
+    folds_batch_norm: bool = True
+    repeated_inputs: tuple[str, ...] = ()
     batch: int = 1
 
     def __repr__(self) -> str:

@@ -5,8 +5,8 @@ data/models/networks.toml. All that such a module needs, `GraphBuilder` too, is 
 """
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,7 @@ from ipusim.errors import DataError, resolve_name
 from ipusim.files import completed, read_tables
 from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Facts, Model
+from ipusim.workload.model import Model
 
 Outputs = str | tuple[str, ...]
 """Names of the tensors that a builder leaves to the host."""
@@ -27,26 +27,25 @@ Builder = Callable[..., Outputs]
 """Adds a network to a `GraphBuilder`, for a micro-batch; further arguments are its options."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Network(Facts):
-    """What the zoo knows of a network; called, it returns the `Model`.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Network(Model):
+    """A model of the zoo, which needs a source; called, it is one with options of its builder."""
 
-    It needs a source; its default micro-batch is taken where none is asked for.
-    """
-
-    build: Builder
+    builder: Builder
     source: str
-    default_batch: int = 1
+    build: Callable[[int | None], Graph] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "build", self._graph)
 
     def __call__(self, **options: Any) -> Model:
-        """Return the model; options are those of the builder."""
-        inspect.signature(self.build).bind(None, None, **options)
-        facts = {fact.name: getattr(self, fact.name) for fact in fields(Facts)}
-        return Model(build=partial(self._graph, options), batch=self.default_batch, **facts)
+        """Return the model with options of the builder."""
+        inspect.signature(self.builder).bind(None, None, **options)
+        return replace(self, builder=partial(self.builder, **options))
 
-    def _graph(self, options: dict[str, Any], micro_batch: int | None) -> Graph:
+    def _graph(self, micro_batch: int | None) -> Graph:
         g = GraphBuilder(self.name)
-        outputs = self.build(g, micro_batch or self.default_batch, **options)
+        outputs = self.builder(g, micro_batch or self.batch)
         return g.finish(*((outputs,) if isinstance(outputs, str) else outputs))
 
     def __reduce_ex__(self, protocol: int) -> Any:
@@ -60,15 +59,15 @@ NETWORKS: dict[str, Network] = {}
 """The networks of the modules that were imported, by name."""
 
 
-def register(entry: Network) -> Network:
+def register(name: str, builder: Builder, facts: Mapping[str, Any]) -> Network:
     """List a network in the zoo."""
-    NETWORKS[entry.name] = entry
-    return entry
+    NETWORKS[name] = Network(name=name, builder=builder, **facts)
+    return NETWORKS[name]
 
 
 def network(**facts: Any) -> Callable[[Builder], Network]:
     """List the decorated builder under its own name, with these facts, as a `Network`."""
-    return lambda build: register(Network(name=build.__name__, build=build, **facts))
+    return lambda builder: register(builder.__name__, builder, facts)
 
 
 def networks(build: Builder) -> Builder:
@@ -82,10 +81,10 @@ def networks(build: Builder) -> Builder:
     known = {one.name for one in fields(Network)}
     for name, table in completed(tables, FILE).items():
         if isinstance(table, dict):
-            said = {"name": name} | shared | table
+            said = shared | table
             given = {key: tuple(x) if isinstance(x, list) else x for key, x in said.items()}
             facts = {key: given.pop(key) for key in known & given.keys()}
-            register(Network(build=partial(build, **given), **facts))
+            register(name, partial(build, **given), facts)
     return build
 
 
@@ -112,6 +111,11 @@ def find(name: str) -> Network | None:
     """Return the network of an exact name."""
     if name not in NETWORKS and name in _homes():
         import_module(_homes()[name])
+        if name not in NETWORKS:
+            raise DataError(
+                f"No function of {_homes()[name]} builds {name!r} of {FILE}: decorate one with "
+                "`networks`."
+            )
     return NETWORKS.get(name)
 
 
@@ -122,16 +126,5 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Model:
     """Return a network by name, whatever its case, spaces, hyphens and underscores."""
-    known = isinstance(name, str) and find(name) is not None
-    return _load(name if known else resolve_name("model", name, names()))
-
-
-@cache
-def _load(name: str) -> Model:
-    network = find(name)
-    if network is None:
-        raise DataError(
-            f"No function of {_homes()[name]} builds {name!r} of {FILE}: decorate one with "
-            "`networks`."
-        )
-    return network()
+    known = find(name) if isinstance(name, str) else None
+    return known or find(resolve_name("model", name, names()))

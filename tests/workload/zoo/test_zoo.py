@@ -43,7 +43,7 @@ def _network(fact: dict[str, str]) -> Model:
     name, size = fact["model"], int(fact["input"].split("x")[-1].removeprefix("seq "))
     if name.startswith("bert"):
         return find(f"{name}_squad")(tokens=size, head="none")
-    options = inspect.signature(NETWORKS[name].build).parameters
+    options = inspect.signature(NETWORKS[name].builder).parameters
     given = {key: size for key in ("image_size", "sequence_length") if key in options}
     return getattr(zoo, name)(**given) if size else zoo.load(name)
 
@@ -67,8 +67,9 @@ def test_the_module_of_a_network_is_tried_first(monkeypatch):
     monkeypatch.setattr(registry, "import_module", tried.append)
     for name, network in NETWORKS.items():
         tried.clear()
-        find(name)
-        assert tried[0] == network.build.func.__module__
+        with pytest.raises(DataError, match=name):
+            find(name)
+        assert tried[0] == network.builder.func.__module__
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=lambda network: network.name)
@@ -78,7 +79,7 @@ def test_networks_are_what_they_say(network):
     assert model.name == graph.name == network.name
     assert (graph.parameters, graph.macs) == RECORDED[network.name]
     assert model.source
-    assert inspect.getdoc(getattr(network.build, "func", network.build))
+    assert inspect.getdoc(network.builder.func)
     assert {graph.tensors[x].role for x in graph.outputs} == {"output"}
     if model.loss:
         graphs = training_graphs(graph, loss=model.loss)
@@ -94,7 +95,7 @@ def test_every_network_is_recorded():
 def test_work_grows_with_the_batch(name):
     """Except where an item is a whole group of clusters."""
     network = NETWORKS[name]
-    one, two = (network().graph(times * network.default_batch) for times in (1, 2))
+    one, two = (network().graph(times * network.batch) for times in (1, 2))
     stored, again = (
         {t.name: t.elements for t in graph.with_role("parameter") if t.name not in graph.streamed}
         for graph in (one, two)
@@ -113,7 +114,7 @@ def test_resnext101_32x8d_equals_what_torchvision_documents():
 @pytest.mark.parametrize("name", _family(*CLASSIFIERS))
 def test_classifiers(name):
     graph = zoo.load(name).graph(2)
-    size = inspect.signature(NETWORKS[name].build).parameters.get("image_size")
+    size = inspect.signature(NETWORKS[name].builder).parameters.get("image_size")
     side = size.default if size else 224
     assert graph.tensors[graph.inputs[0]].shape == (2, 3, side, side)
     assert graph.tensors[graph.outputs[0]].shape == (2, 1000)
