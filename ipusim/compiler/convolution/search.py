@@ -131,12 +131,12 @@ def _may_improve(problem: np.void, vertex: np.void, work: np.void) -> bool:
     """Whether a completion of the split that leaves at least the part to a tile may be the best."""
     if not work.pruned:
         return True
-    least_bytes = bytes_floor(problem, vertex, work)
+    most_bytes = work.temp_limit
     if work.minimise_memory:
-        return least_bytes <= min(work.best_bytes, work.temp_limit)
-    if least_bytes > work.temp_limit:
+        most_bytes = min(work.best_bytes, most_bytes)
+    elif cycles_floor(problem, vertex, work) > work.best_cycles:
         return False
-    return cycles_floor(problem, vertex, work) <= work.best_cycles
+    return bytes_floor(problem, vertex, work) <= most_bytes
 
 
 @njit(cache=True)
