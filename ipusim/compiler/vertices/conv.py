@@ -100,8 +100,6 @@ def worker_share(rows: int, row_length: int, worker: int) -> tuple[int, int, int
     """
     total = rows * row_length
     begin, end = worker * total // WORKERS, (worker + 1) * total // WORKERS
-    if rows == 1:
-        return end - begin, 0, 0
     first_row, last_row = begin // row_length, end // row_length
     if first_row == last_row:
         return end - begin, 0, 0
@@ -111,6 +109,8 @@ def worker_share(rows: int, row_length: int, worker: int) -> tuple[int, int, int
 
 @njit(cache=True)
 def _row_cycles(run: np.void, positions: int) -> int:
+    if positions == 0:
+        return 0
     if positions == 1:
         return run.one
     if positions < run.threshold:
@@ -122,20 +122,19 @@ def _row_cycles(run: np.void, positions: int) -> int:
 def run_cycles(run: np.void, rows: int, row_length: int) -> int:
     """Tile cycles of the slowest worker of one pass over `rows` rows.
 
-    Shares repeat where a worker starts at the start of a row.  Of one row the first worker gets
-    the shortest share and the last worker the longest.
+    Shares repeat where a worker starts at the start of a row; of one row there are two.
     """
-    whole_row = _row_cycles(run, row_length)
-    count, step = DISTINCT_SHARES[rows % WORKERS], 1
     if rows == 1:
-        step = WORKERS - 1
+        short = WORKERS * (run.prologue + _row_cycles(run, row_length // WORKERS))
+        long = WORKERS * (run.prologue + _row_cycles(run, -(-row_length // WORKERS)))
+        return max(short, long, min(short, long) + run.lag)
+    whole_row = _row_cycles(run, row_length)
     slowest, fastest = 0, 1 << 60
-    for worker in range(0, count, step):
+    for worker in range(DISTINCT_SHARES[rows % WORKERS]):
         head, whole_rows, tail = worker_share(rows, row_length, worker)
         cycles = run.prologue + whole_rows * whole_row
         for positions in (head, tail):
-            if positions > 0:
-                cycles += _row_cycles(run, positions)
+            cycles += _row_cycles(run, positions)
         slowest = max(slowest, WORKERS * cycles)
         fastest = min(fastest, WORKERS * cycles)
     return max(slowest, fastest + run.lag)
