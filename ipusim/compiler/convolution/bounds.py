@@ -29,6 +29,19 @@ def serial_floor(problem: np.void, work: np.void) -> int:
 
 
 @njit(cache=True, inline="always")
+def summing_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
+    """Cycles to exchange and sum the part's partials, beside `serial_floor`; grows with them."""
+    split, part, result_bytes = work.split, work.part, work.totals.result_bytes
+    partials = part.positions * part.out_grains * vertex.out_chans_per_group
+    partials *= part.group_grains * vertex.conv_groups_per_group
+    cycles = partials * result_bytes // problem.exchange_bytes
+    if part.depth > 1:
+        # As `reduction_floor` has it, of any depth.
+        cycles += 153 + partials * result_bytes // 8
+    return split.in_serial * split.out_serial * cycles
+
+
+@njit(cache=True, inline="always")
 def tile_cycles_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
     """Cycles that no tile with at least the part's positions can beat, however they form rows.
 

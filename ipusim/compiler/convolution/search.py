@@ -8,7 +8,13 @@ the best cost so far.
 
 import numpy as np
 
-from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, least_bytes, serial_floor
+from ipusim.compiler.convolution.bounds import (
+    bytes_floor,
+    cycles_floor,
+    least_bytes,
+    serial_floor,
+    summing_floor,
+)
 from ipusim.compiler.convolution.cost import conv_cost, fill_kernel, input_range
 from ipusim.compiler.convolution.record import EVERY, NOTHING, ONE
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
@@ -120,9 +126,10 @@ def search_vertex(problem: np.void, vertex: np.void, work: np.void, serial_split
             else:
                 split.out_serial = serial
             # More serial parts cost more.
-            if prunes and serial_floor(problem, work) > work.best_cycles:
+            floor = serial_floor(problem, work)
+            if prunes and floor > work.best_cycles:
                 break
-            _search_groups(problem, vertex, work)
+            _search_groups(problem, vertex, work, floor)
             serial = next_serial_split(channels, grains, serial, problem.era)
 
 
@@ -176,13 +183,14 @@ def _evaluate(problem: np.void, vertex: np.void, work: np.void) -> None:
 
 
 @njit(cache=True, inline="always")
-def _search_groups(problem: np.void, vertex: np.void, work: np.void) -> None:
-    """Loop over splits of groups, kernel and input channels."""
+def _search_groups(problem: np.void, vertex: np.void, work: np.void, floor: int) -> None:
+    """Loop over splits of groups, kernel and input channels, all of at least `floor` cycles."""
     totals, split, part, tiles = work.totals, work.split, work.part, problem.tiles
     outer, middle = problem.dims[0].kernel, problem.dims[1].kernel
     in_grains = totals.in_grains
     out_part = -(-totals.out_grains // split.out_serial)
     one_in = vertex.method == SLIC or vertex.method == OUTER_PRODUCT
+    prunes = work.pruned and not work.minimise_memory
     split.group = 1
     while split.group <= min(totals.group_grains, tiles):
         part.group_grains = -(-totals.group_grains // split.group)
@@ -202,6 +210,9 @@ def _search_groups(problem: np.void, vertex: np.void, work: np.void) -> None:
                     part.depth = depth * s_in
                     split.out_chans = 1
                     _least_outputs(problem, work, out_part, left // s_in)
+                    # More partials cost more to sum.
+                    if prunes and floor + summing_floor(problem, vertex, work) > work.best_cycles:
+                        break
                     if _may_improve(problem, vertex, work):
                         _search_outputs(problem, vertex, work, left // s_in)
                     s_in = next_channel_split(in_grains, s_in, split.in_serial, work.coarse)

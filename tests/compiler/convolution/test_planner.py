@@ -18,6 +18,8 @@ from ipusim.compiler.convolution.bounds import (
     bytes_floor,
     cycles_floor,
     least_bytes,
+    serial_floor,
+    summing_floor,
     tile_cycles_floor,
 )
 from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
@@ -372,6 +374,9 @@ def test_floors_never_exceed_the_cost(one, data):
     for limit, floor in zip((cost["temp_bytes"], cost["total"]), floors(one), strict=True):
         assert floor <= limit
     assert totals["arithmetic"] // cost["tiles_used"] <= cost["total"]
+    # On no more tiles than it takes.
+    one[0]["tiles"] = cost["tiles_used"]
+    assert run(serial_floor, one[::2]) + run(summing_floor, one) <= cost["total"]
     # The search asks with less work, fewer users of the weights and more tiles.
     run(fill_part, one)
     part["positions"] = data.draw(st.integers(1, int(part["positions"])))
@@ -382,8 +387,22 @@ def test_floors_never_exceed_the_cost(one, data):
     for limit, floor in zip((cost["temp_bytes"], cost["total"]), floors(one), strict=True):
         assert floor <= limit
     # Before anything is split it asks once, of the tiles that there are.
-    if cost["tiles_used"] <= one[0][0]["tiles"]:
-        assert run(least_bytes, one, bool(cost["serial"] > 1)) <= cost["temp_bytes"]
+    assert run(least_bytes, one, bool(cost["serial"] > 1)) <= cost["temp_bytes"]
+
+
+def test_what_is_mostly_summing_costs_little_more_than_its_floor():
+    # Fifteen partials of 256 x 1024 sums, a tile each, of 16 products.
+    chip = replace(CHIPS["GC200"], tiles=15)
+    problems, vertices, candidates = sorted_candidates(
+        product(256, 240, 1024), chip, RULES["GC200"]
+    )
+    one = problems[:1], vertices[candidates["vertex"][:1]], empty_works(1, 1)
+    assert run(fill_grains, one)
+    run(fill_copies, one)
+    one[2]["split"]["in_chans"] = 15
+    assert run(conv_cost, one)
+    total = one[2][0]["cost"]["total"]
+    assert 0.8 * total < run(serial_floor, one[::2]) + run(summing_floor, one) <= total
 
 
 @settings(max_examples=60)
