@@ -145,7 +145,7 @@ def _pipeline(report: Report, schedule: Pipeline) -> Iterator[Span]:
     costs, beside = report.result.costs, report.result.terms.beside
     whole_s = schedule.whole_s(costs, beside)
     order = schedule.order(costs)
-    periods = order.periods(schedule.accumulation)
+    periods = order.periods(report.config.micro_batches)
     steps = order.steps(periods)
     copies_s = schedule.handover_s + beside.reductions_s(costs) / schedule.ipus
     host_s = beside.transfers_s + beside.host_work_s
@@ -162,7 +162,7 @@ def _pipeline(report: Report, schedule: Pipeline) -> Iterator[Span]:
         this = order.step(step, periods)
         arriving = this.sent * host_s
         yield _HOST, "transfers", now, arriving
-        free = dict.fromkeys(schedule.placed[1], now + arriving)
+        free = dict.fromkeys(report.config.stage_ipus, now + arriving)
         for slot, batch in order.running(step, periods):
             for index in order.passes[slot]:
                 backward, stage = divmod(index, len(lanes))

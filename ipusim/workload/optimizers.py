@@ -6,7 +6,6 @@ Hutter 2017, arXiv:1711.05101; LAMB, You et al. 2019, arXiv:1904.00962; LARS, Yo
 arXiv:1708.03888; RMSprop, Tieleman and Hinton 2012.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -92,28 +91,21 @@ WHOLE = Sharding()
 """Every replica updates all of every weight."""
 
 
+@lru_cache(maxsize=128)
 def update_graph(
-    forward: Graph, trained: Iterable[str], optimizer: str, sharding: Sharding = WHOLE
+    network: str, weights: tuple[Tensor, ...], optimizer: str, sharding: Sharding = WHOLE
 ) -> Graph:
-    """Return the graph that updates every parameter that is `trained`, or one part of it.
+    """Return the graph that updates weights, or one part of each, whatever the micro-batch.
 
     A gradient has the parameter's type, as an accumulator may hold it. The graph has no inputs and
     outputs; optimiser states have the role "state" and are named ``<parameter>.<state>``.
     """
     rule = OPTIMIZERS[resolve_name("optimizer", optimizer, OPTIMIZERS)]
-    weights = tuple(forward.tensors[name] for name in trained)
-    return _update_graph(f"{forward.name}, {rule.name}", weights, rule, sharding)
-
-
-@lru_cache(maxsize=128)
-def _update_graph(
-    name: str, weights: tuple[Tensor, ...], rule: Optimizer, sharding: Sharding
-) -> Graph:
-    """Return the graph of some weights: the same one whatever the micro-batch of the network."""
     tensors: dict[str, Tensor] = {}
     ops: list[Op] = []
     for whole in weights:
         _update_parameter(whole, rule, sharding.parts(whole), tensors, ops)
+    name = f"{network}, {rule.name}"
     return Graph(name=name, tensors=tensors, ops=tuple(ops), inputs=(), outputs=()).validate()
 
 

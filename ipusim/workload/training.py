@@ -80,10 +80,11 @@ def training_graphs(
     if accumulate:
         (ops, tensors), kept = _accumulate(ops, tensors, gradients, accumulate), ()
     micro_batch = replace(forward, tensors=tensors, ops=tuple(ops), kept=kept).validate()
+    weights = tuple(graph.tensors[name] for name in gradients)
     shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
     return Graphs(
         micro_batch=micro_batch,
-        update=update_graph(graph, gradients, optimizer, sharding),
+        update=update_graph(graph.name, weights, optimizer, sharding),
         gradient_bytes={
             name: tensor.bytes for name, tensor in shapes.items() if name not in graph.streamed
         },

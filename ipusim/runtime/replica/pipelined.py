@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import fsum
+from typing import Any
 
 from ipusim.errors import ConfigError
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import REMEMBERED, Compiled
-from ipusim.runtime.options.frameworks import Framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import (
@@ -27,9 +27,6 @@ from ipusim.runtime.replica.schedule import (
 )
 from ipusim.runtime.terms import UPDATE, Beside, Work
 
-Placed = tuple[tuple[str, ...], tuple[int, ...], str, Framework]
-"""Splits, chip of each stage, schedule and framework."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
@@ -42,26 +39,25 @@ class Pipeline:
 
     forward: tuple[Work, ...]
     backward: tuple[Work, ...]
-    placed: Placed
+    config: RunConfig
     update_s: float
-    accumulation: int
     handover_s: float
 
     @property
     def ipus(self) -> int:
         """Chips of the replica."""
-        return len(set(self.placed[1]))
+        return self.config.ipus_per_replica
 
     def order(self, costs: FittedCosts) -> Order:
         """Return the slots of a micro-batch."""
         works = ([work.at(costs) for work in each] for each in (self.forward, self.backward))
-        return pipeline_order(*works, *self.placed[1:])
+        config = self.config
+        return pipeline_order(*works, config.stage_ipus, config.schedule, config.framework)
 
     def time_s(self, costs: FittedCosts, transfer_s: float = 0.0, host_s: float = 0.0) -> float:
         """Return the seconds of all micro-batches, with these copies and host transfers."""
-        framework = self.placed[-1]
-        sent_s = host_s if framework.host_opens_cycle else 0.0
-        return self.order(costs).time_s(self.accumulation, transfer_s, sent_s)
+        sent_s = host_s if self.config.framework.host_opens_cycle else 0.0
+        return self.order(costs).time_s(self.config.micro_batches, transfer_s, sent_s)
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """As `Schedule` says.
@@ -70,8 +66,8 @@ class Pipeline:
         every step that ends with copies, among them reductions, which the chips share.
         """
         works = [one + two for one, two in zip(self.forward, self.backward, strict=True)]
-        load = by_chip(self.placed[1], works)
-        device = self.accumulation * max(work.at(costs) for work in load)
+        load = by_chip(self.config.stage_ipus, works)
+        device = self.config.micro_batches * max(work.at(costs) for work in load)
         reached = self.time_s(costs)
         parts = {"device": device, "pipeline bubbles": reached - device}
         per_step = 0.0
@@ -95,18 +91,18 @@ def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
     """Cut a training graph into stages and run them as a pipeline."""
     rules = config.framework
     check_accumulation(config.gradient_accumulation, len(config.stage_ipus), config.schedule, rules)
-    placed = (config.pipeline_splits, config.stage_ipus, config.schedule, rules)
+    in_flight = micro_batches_in_flight(len(config.stage_ipus), config.schedule, rules)
     resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
-    cut, update_s, measured = _cut(compiled, placed, resident)
+    placed = (config.pipeline_splits, config.stage_ipus, in_flight)
+    cut, update_s, measured = _cut(compiled, resident, *placed)
     forward, backward = cut.works
     how = {"in_turn": rules.copies_in_turn, "pairs_overlap": rules.pairs_overlap}
     handover_s = stage_transfer_s(config.system, config.stage_ipus, *cut.boundary_bytes, **how)
     pipeline = Pipeline(
         forward=tuple(forward),
         backward=tuple(backward),
-        placed=placed,
+        config=config,
         update_s=update_s,
-        accumulation=config.gradient_accumulation,
         handover_s=handover_s,
     )
     return Replica(schedule=pipeline, parameters=cut.parameters, measured=measured)
@@ -114,12 +110,10 @@ def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
 
 @lru_cache(maxsize=REMEMBERED)
 def _cut(
-    compiled: Compiled, placed: Placed, resident_bytes: int
+    compiled: Compiled, resident_bytes: int, *placed: tuple[Any, ...]
 ) -> tuple[Partitioned, float, Callable[[], Held]]:
     """Cut a micro-batch into stages, which tiers share; with seconds of the update, and memory."""
-    splits, stage_ipus, schedule, framework = placed
-    in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
-    cut = partition(compiled, splits, stage_ipus, in_flight)
+    cut = partition(compiled, *placed)
     updates = cut.updates(compiled.update)
     update_s = max(part.cycles for part in updates) / compiled.chip.clock_hz
     return cut, update_s, measured_once(cut.measured, resident_bytes, updates)

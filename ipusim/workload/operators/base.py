@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -193,15 +192,11 @@ def windowed_field(
 
     ``(field + paddings - dilation * (kernel - 1) - 1) // stride + 1``, in elements.
     """
-    place = (window.kernel, window.stride, window.padding_lower, window.padding_upper)
-    return _window_places(field, dilation, *place)
-
-
-@lru_cache(maxsize=4096)
-def _window_places(*along: tuple[int, ...]) -> tuple[int, ...]:
+    paddings = (window.padding_lower, window.padding_upper)
+    along = zip(field, dilation, window.kernel, window.stride, *paddings, strict=True)
     return tuple(
         max(0, (size + low + high - step * (taps - 1) - 1) // hop + 1)
-        for size, step, taps, hop, low, high in zip(*along, strict=True)
+        for size, step, taps, hop, low, high in along
     )
 
 

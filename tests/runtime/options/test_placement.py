@@ -87,7 +87,7 @@ def test_a_shard_updates_its_part_of_every_weight(optimizer):
     graphs = training_graphs(TIED.graph(2), loss="cross_entropy", optimizer=optimizer)
     forward = TIED.graph(2)
     whole = {name: forward.tensors[name] for name in graphs.gradient_bytes}
-    shard = update_graph(forward, whole, optimizer, Sharding(7))
+    shard = update_graph(forward.name, tuple(whole.values()), optimizer, Sharding(7))
     for name, tensor in whole.items():
         own = [t for t in shard.tensors.values() if t.name.split(".update")[0] == name]
         assert {prod(t.shape) for t in own} <= {-(-tensor.elements // 7), 1}
