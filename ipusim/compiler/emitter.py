@@ -421,10 +421,8 @@ class Emitter:
             codelets.found_group(of.grouping, (rows if of.rows else columns) or of.grouping)
             for of in (layout, x.layout)
         )
-        if layout.rows == x.layout.rows or not codelets.regroups(x.dtype, came, wanted):
-            return self.piece_copies(x, layout)
-        self.regroup(name, x, came, wanted)
-        return 0
+        turned = layout.rows != x.layout.rows
+        return 0 if turned and self.regroup(name, x, came, wanted) else self.piece_copies(x, layout)
 
     def piece_copies(self, x: Placed, layout: TensorLayout) -> int:
         """Return the cycles to put into place, like `x`, what comes from where it has a `layout`.
@@ -439,14 +437,17 @@ class Emitter:
         piece = (1 if turned else gcd(group, wanted)) * element_bytes(x.dtype)
         return rearranged_copy_cycles(self.tile_bytes(x), piece, self.chip)
 
-    def regroup(self, name: str, x: Placed, group: int, wanted: int, *, piece: int = 0) -> None:
-        """Send blocks of two groupings to all tiles and transpose them there (regroupTensor).
+    def regroup(self, name: str, x: Placed, group: int, wanted: int, *, piece: int = 0) -> bool:
+        """Send blocks of two groupings to all tiles and transpose them there, if they can be.
 
-        They come in pieces of so many bytes, if any, which are put into place.
+        They come in pieces of so many bytes, if any, which are put into place (regroupTensor).
         """
-        received, cycles = codelets.regrouping(x.elements, group, wanted, x.dtype, self.chip)
-        copied = rearranged_copy_cycles(received, piece, self.chip) if piece else 0
-        self.emit(name, codelets.TRANSPOSE, cycles, received=received, copy=copied)
+        blocks = codelets.regrouping(x.elements, group, wanted, x.dtype, self.chip)
+        if blocks:
+            copied = rearranged_copy_cycles(blocks.received, piece, self.chip) if piece else 0
+            moved = {"received": blocks.received, "copy": copied}
+            self.emit(name, codelets.TRANSPOSE, blocks.cycles, **moved)
+        return bool(blocks)
 
 
 def _suffix(in_place: bool) -> str:

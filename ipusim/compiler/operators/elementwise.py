@@ -24,7 +24,6 @@ from ipusim.compiler.tiles import (
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
     found_group,
-    regroups,
     running_mean_cycles,
     scaled_add_runs_cycles,
     vertex_of,
@@ -189,9 +188,8 @@ def _turned_for_weights(m: Lowering, weights: Placed, gradient: Placed) -> int:
     piece = gcd(group, wanted) * size
     if summed > 1 and not gradient.layout.rows:
         piece = size
-        if regroups(gradient.dtype, group, wanted):
+        if m.regroup("regroup gradient", gradient, group, wanted, piece=group * size):
             piece = REGROUP_GRAIN_BYTES
-            m.regroup("regroup gradient", gradient, group, wanted, piece=group * size)
     if not m.stack.operands_in_order:
         return 0
     return rearranged_copy_cycles(m.tile_bytes(gradient.spread()), piece, m.chip)

@@ -16,7 +16,7 @@ from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.reduction import together
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, vector_width
-from ipusim.compiler.vertices.elementwise import found_group, loop_cycles, regroups
+from ipusim.compiler.vertices.elementwise import found_group, loop_cycles
 from ipusim.workload.graph import Norm
 
 
@@ -82,7 +82,7 @@ def _regroup_channels(m: Emitter, op: Norm, x: Placed) -> None:
     """
     group = found_group(x.layout.grouping, op.elements // op.channels)
     width = vector_width(x.dtype, m.chip)
-    if x.layout.rows and op.channels % width == 0 and regroups(x.dtype, group, width):
+    if x.layout.rows and op.channels % width == 0:
         m.regroup("regroup channels", x, group, width)
 
 

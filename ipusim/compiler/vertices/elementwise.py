@@ -280,21 +280,17 @@ def found_group(grouping: int, size: int) -> int:
     return 1 if size % group else group
 
 
-def regroups(dtype: str, *groups: int) -> bool:
-    """Whether blocks of two groupings are transposed: both are multiples of a grain.
-
-    Otherwise elements move one by one (poplibs lib/popops/Rearrange.cpp, regroupIfBeneficial).
-    """
-    return not any(group * element_bytes(dtype) % REGROUP_GRAIN_BYTES for group in groups)
-
-
-def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: Chip) -> Regrouping:
+def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: Chip) -> Regrouping | None:
     """Return what it takes to transpose blocks of rows and columns, on as many tiles as can be.
 
-    Blocks are halved while that gives tiles without a block one of their own and both sides stay
-    multiples of the grain (poplibs lib/popops/Rearrange.cpp, updateGroupingInternal, tag 2.4.0).
+    Both must be multiples of a grain, otherwise elements move one by one (poplibs
+    lib/popops/Rearrange.cpp, regroupIfBeneficial). Blocks are halved while that gives tiles without
+    a block one of their own and both sides stay such multiples (updateGroupingInternal there, tag
+    2.4.0).
     """
     grain = REGROUP_GRAIN_BYTES // element_bytes(dtype)
+    if rows % grain or columns % grain:
+        return None
     blocks, parts = ceil_div(elements, rows * columns), 1
     while rows * columns // (grain * grain) % (2 * parts) == 0 and 2 * parts * blocks <= chip.tiles:
         parts *= 2

@@ -23,7 +23,6 @@ from ipusim.compiler.vertices.elementwise import (
     Regrouping,
     found_group,
     regrouping,
-    regroups,
 )
 from ipusim.workload.graph import Conv
 
@@ -106,8 +105,8 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     elements = ceil_div(_padded(x.elements, op.k, wanted), operand.parts)
     tile_bytes = laid_out_bytes(chosen, operand)
     plain = Order("B" if is_b else "A", tile_bytes)
-    if turned and regroups(x.dtype, group, wanted):
-        blocks = regrouping(elements, group, wanted, x.dtype, m.chip)
+    blocks = regrouping(elements, group, wanted, x.dtype, m.chip) if turned else None
+    if blocks:
         return _in_blocks(m, plain, blocks, group * size)
     run, apart = gcd(x.layout.grouping, wanted), tile_bytes
     if not turned:
@@ -200,9 +199,9 @@ def summed_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     elif max(*op.out_field, *op.dilation) > 1:
         wanted = gcd(wanted, lcm(batch, grain))
     group = found_group(x.layout.grouping, columns)
-    if not regroups(x.dtype, group, wanted):
-        return None
     blocks = regrouping(ceil_div(elements, parts), group, wanted, x.dtype, m.chip)
+    if not blocks:
+        return None
     if not m.stack.copies_windows:
         return _in_blocks(m, plain, blocks, group * size)
     in_windows = _in_windows(op, chosen, operand)
@@ -229,11 +228,11 @@ def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) 
     rows = op.in_channels // op.groups * prod(positions[d] for d in dims)
     elements = ceil_div(_padded(elements, rows, per), operand.parts)
     group = found_group(x.layout.grouping, x.shape[1] // op.groups)
-    if (in_windows and _begins_outside(op, dims, swap=swap)) or not regroups(x.dtype, group, per):
+    blocks = regrouping(elements, group, per, x.dtype, chip)
+    if (in_windows and _begins_outside(op, dims, swap=swap)) or not blocks:
         size = element_bytes(x.dtype)
         apart = ceil_div(elements, chosen.cost.tiles_used) * size
         return replace(plain, copies=rearranged_copy_cycles(apart, size, chip))
-    blocks = regrouping(elements, group, per, x.dtype, chip)
     pieces = ceil_div(ceil_div(elements, chip.tiles), group) if in_windows else 0
     return replace(plain, turned=blocks, copies_to_turn=piece_copy_cycles(pieces, chip))
 

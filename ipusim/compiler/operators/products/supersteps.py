@@ -22,7 +22,6 @@ from ipusim.compiler.tiles import (
 )
 from ipusim.compiler.vertices.elementwise import (
     TRANSPOSE,
-    regroups,
     transpose_cycles,
 )
 from ipusim.workload.graph import Conv, MatMul
@@ -203,9 +202,9 @@ def _regroup_channels(m: Lowering, x: Placed, wanted: int) -> None:
     a grain (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan).
     """
     group, size = x.layout.grouping, element_bytes(x.dtype)
-    if x.layout.rows and regroups(x.dtype, group, wanted):
-        m.regroup("regroup channels", x, group, wanted)
-    elif x.layout.rows or group != wanted:
+    if x.layout.rows and m.regroup("regroup channels", x, group, wanted):
+        return
+    if x.layout.rows or group != wanted:
         tile_bytes = ceil_div(x.elements * size, m.chip.tiles)
         atom = size if x.layout.rows else min(group, wanted) * size
         copied = copy_cycles(tile_bytes, m.chip, atom_bytes=atom)
