@@ -148,9 +148,9 @@ class Emitter:
 
     @contextmanager
     def loop(self, repeats: int, *, tiles: int) -> Iterator[None]:
-        """Within this context steps run `repeats` times on `tiles` tiles."""
+        """Within this context steps run `repeats` times as often, on `tiles` tiles."""
         before = self.repeats, self.tiles
-        self.repeats, self.tiles = repeats, tiles
+        self.repeats, self.tiles = self.repeats * repeats, tiles
         yield
         self.repeats, self.tiles = before
 

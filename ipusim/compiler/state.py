@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.convolution.rules import PlannerRules
@@ -45,21 +45,17 @@ class Task(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Lowering(Emitter):
-    """The lowering of one operation; what it plans and needs is as `LoweredOp` says.
+    """The lowering of one operation.
 
-    `training` says whether the graph has gradients. `temp_bytes` are those of the steps if None;
+    `training` says whether the graph has gradients. What is `known` of the operation besides its
+    steps has the names of `LoweredOp`; without more, temporary bytes are those of the steps.
     `result` says where the operation's main result lies, `chosen` how a planned one is.
     """
 
     rules: PlannerRules
     training: bool
     task: Task
-    plan: str = ""
-    transform: str = ""
-    temp_bytes: int | None = None
-    interleaved_bytes: int = 0
-    codelet: str = ""
-    reads_lines: bool = False
+    known: dict[str, Any] = field(default_factory=dict)
     result: TensorLayout | None = None
     chosen: Plan | None = None
 
@@ -77,24 +73,17 @@ class Lowering(Emitter):
         """Return the operation; steps that do not say otherwise run on the tiles of the result."""
         tiles = layout.tiles or self.chip.tiles
         steps = [step if step.tiles else step._replace(tiles=tiles) for step in self.steps]
-        params = self.task.params
+        params, temp_bytes = self.task.params, max([0, *(step.temp_bytes for step in steps)])
         return LoweredOp(
             name="",
             kind=params.KIND,
             function=params.variant,
             steps=tuple(steps),
-            macs=params.macs,
-            float_macs=params.macs if self.dtype == "float32" else 0,
-            plan=self.plan,
-            transform=self.transform,
             tiles=tiles,
             grouping=layout.grouping,
-            temp_bytes=max([0, *(step.temp_bytes for step in steps)])
-            if self.temp_bytes is None
-            else self.temp_bytes,
-            interleaved_bytes=self.interleaved_bytes,
-            codelet=self.codelet,
-            reads_lines=self.reads_lines,
+            macs=params.macs,
+            float_macs=params.macs if self.dtype == "float32" else 0,
+            **{"temp_bytes": temp_bytes} | self.known,
         )
 
 

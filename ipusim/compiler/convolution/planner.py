@@ -36,26 +36,27 @@ _AT_ONCE = 4
 """Convolutions that are searched at once, without the interpreter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The chosen partition of one convolution and what it costs.
 
-    The `transform` is done to the convolution first. `method` is the vertex type, `units` are the
-    convolution units or chains that it uses, `partial_bytes` those of a partial sum;
-    `planned_cycles` is the planner's own objective, `cost` what runs, `partials` those of the
-    fullest tile in one serial part, which has `part_channels` output channels, `evaluations` counts
-    the partitions that the search looked at. Where no plan fitted the memory bound, poplibs'
-    fallback was taken. If `spreads_output`, zeros are spread through the result afterwards, instead
-    of through the input. A `joint` plan has the partition of all three passes of a layer.
+    `method` is the vertex type, `units` are the convolution units or chains that it uses,
+    `partial_bytes` those of a partial sum: these are the first fields of its `VERTEX`. The
+    `transform` is done to the convolution first. `planned_cycles` is the planner's own objective,
+    `cost` what runs, `partials` those of the fullest tile in one serial part, which has
+    `part_channels` output channels, `evaluations` counts the partitions that the search looked at.
+    Where no plan fitted the memory bound, poplibs' fallback was taken. If `spreads_output`, zeros
+    are spread through the result afterwards, instead of through the input. A `joint` plan has the
+    partition of all three passes of a layer.
     """
 
     method: str
-    transform: Transform
     conv_groups_per_group: int
     in_chans_per_group: int
     out_chans_per_group: int
     units: int
     partial_bytes: int
+    transform: Transform
     split: Split
     planned_cycles: int
     cost: Cost
@@ -211,15 +212,11 @@ def found_plan(
     window_cycles = windowed_cycles(vertex, work, dims)
     if window_cycles is not None:
         work["cost"]["calc"] = window_cycles
-    method, conv_groups, in_chans, out_chans, units, partial_bytes, *_ = vertex.item()
+    method, *of_vertex = vertex.item()[:6]
     return Plan(
-        method=METHOD_NAMES[method],
+        METHOD_NAMES[method],
+        *of_vertex,
         transform=transform,
-        conv_groups_per_group=conv_groups,
-        in_chans_per_group=in_chans,
-        out_chans_per_group=out_chans,
-        units=units,
-        partial_bytes=partial_bytes,
         split=Split.of(work["best"][0], len(dims)),
         planned_cycles=int(work["best_cycles"][0]),
         cost=Cost(*work["cost"][0].item()),

@@ -156,7 +156,7 @@ def alignment_loss(
 def _ctc(m: Lowering, op: AlignmentLoss, dtype: str) -> None:
     plan = plan_ctc(op, element_bytes(dtype), m.chip)
     blank = " blank apart" if plan.blank_apart else ""
-    m.plan = f"CTC / b{plan.batch} t{plan.time} l{plan.label}{blank}"
+    m.known["plan"] = f"CTC / b{plan.batch} t{plan.time} l{plan.label}{blank}"
     items = ceil_div(op.batch, plan.batch) * ceil_div(op.steps, plan.time)
     held = items * op.classes
     received = held * element_bytes(dtype)

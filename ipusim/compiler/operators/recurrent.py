@@ -51,8 +51,13 @@ def recurrent(m: Lowering, op: Recurrent, *_: Placed) -> tuple[TensorLayout, ...
     )
     m.tiles = cell.state.tiles
     (_backward if op.backward else _forward)(cell, op)
-    m.plan = "; ".join(cell.plans)
-    m.temp_bytes = max(cell.temp_bytes, *(step.temp_bytes for step in m.steps))
+    m.known = {
+        "plan": "; ".join(one.plan for one in cell.products),
+        # Code is told apart by the first product alone.
+        "codelet": cell.products[0].codelet,
+        "temp_bytes": max(one.temp_bytes for one in (*cell.products, *m.steps)),
+        "interleaved_bytes": max(one.interleaved_bytes for one in cell.products),
+    }
     tiles = cell.state.tiles * (_shards(cell, op) if op.sequence or op.backward else 1)
     m.result = TensorLayout(grouping=GRAIN, tiles=tiles)
     if op.backward:

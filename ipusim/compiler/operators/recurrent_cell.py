@@ -13,6 +13,7 @@ from typing import Self
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.matmul import multiply, plan_product, transpose_product
+from ipusim.compiler.program import LoweredOp
 from ipusim.compiler.state import Lowering, Task
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.elementwise import (
@@ -60,15 +61,13 @@ class Cell:
     """A recurrent operator while it is lowered: its supersteps go to `m`.
 
     `state` is the layout of a (batch, hidden) tensor, `data` that of a (batch, features) one.
-    `plans` and `temp_bytes` are those of the products so far.
     """
 
     m: Lowering
     state: StateLayout
     data: StateLayout
     dtype: str
-    plans: list[str] = field(default_factory=list)
-    temp_bytes: int = 0
+    products: list[LoweredOp] = field(default_factory=list)
 
     def placed(self, states: int = 1) -> Placed:
         """Return `states` states as one tensor on their tiles."""
@@ -94,18 +93,11 @@ class Cell:
         alone = Lowering(chip=m.chip, stack=m.stack, rules=m.rules, training=m.training, task=task)
         chosen, forward = plan_product(alone, params)
         transpose_product(alone, chosen, forward, b)
-        once = len(alone.steps)
-        made = multiply(alone, chosen, a, b)
+        with alone.loop(m.repeats, tiles=alone.tiles):
+            made = multiply(alone, chosen, a, b)
         lowered = alone.finish(made)
-        m.steps += [
-            step._replace(repeats=step.repeats * (m.repeats if index >= once else 1), temp_bytes=0)
-            for index, step in enumerate(lowered.steps)
-        ]
-        self.plans.append(lowered.plan)
-        # Code is told apart by the first product alone.
-        m.codelet = m.codelet or lowered.codelet
-        self.temp_bytes = max(self.temp_bytes, lowered.temp_bytes)
-        m.interleaved_bytes = max(m.interleaved_bytes, lowered.interleaved_bytes)
+        m.steps += [step._replace(temp_bytes=0) for step in lowered.steps]
+        self.products.append(lowered)
         return chosen, made
 
     def units(self, params: MatMul) -> None:

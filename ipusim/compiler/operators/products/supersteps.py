@@ -76,11 +76,16 @@ def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> T
     _multiply(m, chosen, *operands)
     layout = finish_result(m, chosen)
     m.chosen = chosen
-    m.plan, m.codelet = str(chosen), chosen.codelet
-    m.transform = "joint" if chosen.joint else chosen.transform.name
-    m.reads_lines = isinstance(m.task.params, Conv) and not chosen.one_by_one
-    m.temp_bytes = max(_temp_bytes(m, chosen, operands[0], arranged), m.steps[-1].temp_bytes)
-    m.interleaved_bytes = _partials_bytes(m, chosen) if chosen.method in ("AMP", "SLIC") else 0
+    temp_bytes = max(_temp_bytes(m, chosen, operands[0], arranged), m.steps[-1].temp_bytes)
+    interleaved = chosen.method in ("AMP", "SLIC")
+    m.known = {
+        "plan": str(chosen),
+        "codelet": chosen.codelet,
+        "transform": "joint" if chosen.joint else chosen.transform.name,
+        "reads_lines": isinstance(m.task.params, Conv) and not chosen.one_by_one,
+        "temp_bytes": temp_bytes,
+        "interleaved_bytes": _partials_bytes(m, chosen) if interleaved else 0,
+    }
     return layout
 
 
