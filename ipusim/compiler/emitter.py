@@ -103,6 +103,10 @@ class Placed(NamedTuple):
         return self._replace(layout=self.layout._replace(tiles=None))
 
 
+COUNTER = Placed((1,), "float32", TensorLayout(tiles=1))
+"""A number that counts, on one tile."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Emitter:
     """Collects the supersteps of one operation, `steps`, in the order in which they run.
@@ -204,8 +208,7 @@ class Emitter:
 
     def count(self, name: str, **moved: int) -> None:
         """Make one float32 from two, one of which may come from another tile."""
-        counter = Placed((1,), "float32", TensorLayout(tiles=1))
-        self.binary("add", counter, name, in_place=True, **moved)
+        self.binary("add", COUNTER, name, in_place=True, **moved)
 
     def _loop(self, name: str, vertex: str, function: str, x: Placed, **moved: int) -> None:
         """Add a step in which a vertex applies a function to every element, as `emit` has it."""

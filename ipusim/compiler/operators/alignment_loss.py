@@ -198,7 +198,7 @@ def _transducer(m: Lowering, op: AlignmentLoss, dtype: str) -> None:
             exchange=2 * per_tile * PARTIAL_BYTES,
         )
         m.slice("write diagonal", per_tile, _PARTIALS)
-        m.binary("add", Placed((1,), _PARTIALS, TensorLayout(tiles=1)), "count", in_place=True)
+        m.count("count")
     m.copy("shift back", moved)
     m.generated("gradient", pairs, _TRANSDUCER_GRADIENT)
     m.cast(pairs, dtype)

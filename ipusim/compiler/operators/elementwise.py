@@ -6,7 +6,7 @@ the others, see `ipusim.compiler.emitter`.
 
 from math import gcd
 
-from ipusim.compiler.emitter import DEFAULT_GROUPING, OFFSET_BYTES, Emitter, Placed, TensorLayout
+from ipusim.compiler.emitter import COUNTER, DEFAULT_GROUPING, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.elementwise_functions import (
     EXPRESSIONS,
     RANDOM,
@@ -30,10 +30,7 @@ from ipusim.compiler.vertices.elementwise import (
 )
 from ipusim.compiler.vertices.training import (
     SEED_BYTES,
-    dropout_cycles,
-    normal_cycles,
-    set_seed_cycles,
-    uniform_integer_cycles,
+    random_cycles,
 )
 from ipusim.workload.graph import Cast, Elementwise
 
@@ -56,7 +53,7 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     elif op.function in RUNNING_MEANS:
         _running_mean(m, x, counted=op.function == "counted_running_mean")
     elif op.function == "random":
-        _draw(m, "random", "poprand::Normal", normal_cycles(m.tile, m.share(x), x.dtype))
+        _draw(m, "random", "Normal", x)
     elif op.function in RANDOM:
         with m.holding(_result_bytes(m, op, x)):
             dropout(m, x, seeded=op.function == "seeded_dropout")
@@ -113,7 +110,7 @@ def dropout(m: Emitter, x: Placed, *, seeded: bool = False) -> None:
     """
     if seeded:
         _modify_seed(m)
-    _draw(m, "dropout", "poprand::Dropout", dropout_cycles(m.tile, m.share(x), x.dtype))
+    _draw(m, "dropout", "Dropout", x)
 
 
 def _modify_seed(m: Emitter) -> None:
@@ -122,23 +119,23 @@ def _modify_seed(m: Emitter) -> None:
     The sum and the number drawn are on one tile, the number added is a constant on another
     (graphcore/popart willow/src/popx/op/modifyrandomseedx.cpp).
     """
-    m.count("add number of dropout", received=OFFSET_BYTES)
-    _draw(m, "draw seed", "poprand::Uniform", uniform_integer_cycles(m.tile, 1))
+    m.count("add number of dropout", received=m.tile_bytes(COUNTER))
+    _draw(m, "draw seed", "Uniform", COUNTER)
     m.count("cast seed")
     m.copy("copy seed", cycles=copy_cycles(SEED_BYTES, m.chip))
 
 
-def _draw(m: Emitter, name: str, vertex: str, cycles: int) -> None:
-    """Draw random numbers from a seed.
+def _draw(m: Emitter, name: str, vertex: str, x: Placed) -> None:
+    """Draw a random number for every element from a seed.
 
     The generators' state is saved, the seed sent to all tiles and set, and the state restored at
     the end (lib/poprand/RandomGen.cpp, maybeSaveHwSeedsAndSetSeeds and maybeRestoreHwSeeds).
     Poplar itself saves and restores, at the cost of setting a seed. [inferred]
     """
-    seeding = set_seed_cycles(m.tile)
+    seeding = random_cycles(m.tile, "SetSeed", 1, "float32")
     m.emit("save seeds", "poplar::GetHwSeeds", seeding)
     m.emit("set seed", "poprand::SetSeed", seeding, exchange=SEED_BYTES)
-    m.emit(name, vertex, cycles)
+    m.emit(name, f"poprand::{vertex}", random_cycles(m.tile, vertex, m.share(x), x.dtype))
     m.emit("restore seeds", "poplar::SetHwSeeds", seeding)
 
 

@@ -65,6 +65,10 @@ NON_LINEARITY = LOOPS.pop("non-linearity")
 """Cycles of the operation alone in the pipelined vertices, ``single/per vector``. The loop of
 2020-01 runs the operation twice per vector."""
 
+RANDOM = LOOPS.pop("random")
+"""Cycles of the vertices of poprand: ``supervisor/worker/vector/rest``, the last for what is left
+of a vector. Of Uniform, whose loop is that of Normal, those of one integer of 32 bits."""
+
 NON_LINEARITY_GRAD = LOOPS.pop("non-linearity gradient")
 """Cycles of the gradient of a non-linearity, ``one element/one vector``. At tag 1.0.136 every kind
 took 3 per vector."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ipusim.compiler.tiles import Tile, ceil_div, element_bytes
 from ipusim.compiler.vertices.elementwise import loop_of, vertex_of
+from ipusim.compiler.vertices.tables import RANDOM
 
 _ATOMIC_STORE_BYTES = 4
 
@@ -81,36 +82,20 @@ def one_hot_cycles(indices: int, dtype: str) -> int:
     return 100 * indices if dtype != "float16" else 11 + 74 * indices
 
 
-def dropout_cycles(tile: Tile, elements: int, dtype: str) -> int:
-    """Return the cycles of masking and scaling by fresh random bits (poprand::Dropout)."""
-    width = tile.width(dtype)
-    rest = (1 if dtype == "float32" else 9) if elements % width else 0
-    return 6 + 24 * tile.workers + 2 * ceil_div(elements, width) + rest
+def random_cycles(tile: Tile, vertex: str, elements: int, dtype: str) -> int:
+    """Return the cycles of a vertex of poprand, by `tables.RANDOM`.
 
-
-def normal_cycles(tile: Tile, elements: int, dtype: str) -> int:
-    """Return the cycles of drawing numbers of a normal distribution (poprand::Normal).
-
-    Those of a uniform one take the same loop, whose estimate divides by another width there.
+    Dropout masks and scales by fresh random bits, Normal and Uniform draw numbers, SetSeed seeds
+    every worker's generator.
     """
-    start, rest = (22, 3) if dtype == "float32" else (24, 12)
+    supervisor, worker, per_vector, rest = RANDOM[tile.version][vertex][dtype]
     width = tile.width(dtype)
-    vectors = 4 * ceil_div(elements, width)
-    return 4 + start * tile.workers + vectors + (rest if elements % width else 0)
-
-
-def uniform_integer_cycles(tile: Tile, elements: int) -> int:
-    """Return the cycles of drawing 32-bit integers of the whole range (poprand::Uniform)."""
-    return 4 + 22 * tile.workers + elements // 2
+    cycles = supervisor + worker * tile.workers + per_vector * ceil_div(elements, width)
+    return cycles + (rest if elements % width else 0)
 
 
 SEED_BYTES = 8
 """A seed of poprand: two 32-bit integers."""
-
-
-def set_seed_cycles(tile: Tile) -> int:
-    """Return the cycles of seeding every worker's generator (poprand::SetSeed)."""
-    return 14 + 27 * tile.workers
 
 
 def multi_slice_cycles(

@@ -17,14 +17,12 @@ from ipusim.compiler.tiles import Tile
 from ipusim.compiler.vertices.elementwise import non_linearity_cycles
 from ipusim.compiler.vertices.training import (
     Expression,
-    dropout_cycles,
     generated_cycles,
     loss_transform_cycles,
     multi_slice_cycles,
     multi_update_add_cycles,
-    normal_cycles,
     one_hot_cycles,
-    set_seed_cycles,
+    random_cycles,
     slow_operator_cycles,
 )
 from ipusim.errors import UnknownNameError
@@ -96,12 +94,13 @@ def test_loss_transform():
 def test_one_hot_and_random_bits():
     assert one_hot_cycles(4, "float16") == 11 + 4 * 74
     assert one_hot_cycles(4, "float32") == 400
-    assert dropout_cycles(LATE, 2400, "float16") == 6 + 24 * 6 + 2 * 600
-    assert dropout_cycles(LATE, 2401, "float16") == 6 + 24 * 6 + 2 * 601 + 9
-    assert normal_cycles(LATE, 2400, "float16") == 4 + 24 * 6 + 4 * 600
-    assert normal_cycles(LATE, 2401, "float16") == 4 + 24 * 6 + 4 * 601 + 12
-    assert normal_cycles(LATE, 2401, "float32") == 4 + 22 * 6 + 4 * 1201 + 3
-    assert set_seed_cycles(LATE) == 14 + 27 * 6
+    assert random_cycles(LATE, "Dropout", 2400, "float16") == 6 + 24 * 6 + 2 * 600
+    assert random_cycles(LATE, "Dropout", 2401, "float16") == 6 + 24 * 6 + 2 * 601 + 9
+    assert random_cycles(LATE, "Normal", 2400, "float16") == 4 + 24 * 6 + 4 * 600
+    assert random_cycles(LATE, "Normal", 2401, "float16") == 4 + 24 * 6 + 4 * 601 + 12
+    assert random_cycles(LATE, "Normal", 2401, "float32") == 4 + 22 * 6 + 4 * 1201 + 3
+    assert random_cycles(LATE, "SetSeed", 1, "float32") == 14 + 27 * 6
+    assert random_cycles(LATE, "Uniform", 1, "float32") == 4 + 22 * 6
     steps = emitted(dropout, vector(2400 * MK2.tiles))
     assert [step.compute_cycles for step in steps] == [176, 176, 1350, 176]
     # The seed, two words, reaches every tile; what is saved stays where it is.
