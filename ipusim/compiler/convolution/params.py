@@ -37,7 +37,7 @@ class Operand(NamedTuple):
     """One spatial dimension of the input or the kernel; each change follows the one before it.
 
     Of `size` elements in memory some are cut at the ends, zeros are spread between the others
-    (`dilation`) and put around them, and the result may be read backwards (`flip`).
+    (`dilation`), they may be read backwards (`flip`), and zeros are put around.
     """
 
     size: int
@@ -47,6 +47,10 @@ class Operand(NamedTuple):
     pad_low: int = 0
     pad_high: int = 0
     flip: bool = False
+
+    def turned(self) -> Self:
+        """Return the operand read the other way round."""
+        return self._replace(flip=not self.flip, pad_low=self.pad_high, pad_high=self.pad_low)
 
     @property
     def kept(self) -> int:
@@ -61,8 +65,7 @@ class Operand(NamedTuple):
     @property
     def ends(self) -> tuple[int, int]:
         """The least and the greatest place of a kept element after all changes."""
-        least = self.pad_high if self.flip else self.pad_low
-        return least, least + (self.kept - 1) * self.dilation
+        return self.pad_low, self.pad_low + (self.kept - 1) * self.dilation
 
     def places(self) -> np.ndarray:
         """Place of every kept element after all changes."""
@@ -119,14 +122,9 @@ class Dim(NamedTuple):
 @lru_cache(maxsize=4096)
 def swapped(dim: Dim) -> Dim:
     """Return a dimension with input and kernel exchanged."""
-    extra = dim.data.extent - dim.kernel.extent
-    data = dim.kernel._replace(
-        flip=not dim.kernel.flip,
-        pad_low=dim.kernel.pad_low + extra,
-        pad_high=dim.kernel.pad_high + extra,
-    )
-    kernel = dim.data._replace(flip=not dim.data.flip)
-    return canonical(dim._replace(data=data, kernel=kernel))
+    extra, data = dim.data.extent - dim.kernel.extent, dim.kernel.turned()
+    data = data._replace(pad_low=data.pad_low + extra, pad_high=data.pad_high + extra)
+    return canonical(dim._replace(data=data, kernel=dim.data.turned()))
 
 
 @lru_cache(maxsize=4096)
@@ -154,8 +152,8 @@ def uses(dim: Dim) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], b
     last = high - (high - first) % period
     counts = np.where(met, (last - first) // period + 1, 0)
     ends = np.stack([begin + first * stride, begin + last * stride])[:, met]
-    read = np.sort((dim.data.extent - 1 - ends if dim.data.flip else ends), axis=None)
-    inputs = (read[[0, -1]] - dim.data.pad_low) // spread + dim.data.cut_low
+    read = np.sort(most - ends if dim.data.flip else ends - least, axis=None)
+    inputs = read[[0, -1]] // spread + dim.data.cut_low
     used = np.flatnonzero(met) + dim.kernel.cut_low
     covered = len(used) == dim.kernel.size and bool((counts == dim.out).all())
     return (
@@ -199,37 +197,32 @@ def _cut(operand: Operand, begin: int, end: int) -> Operand:
     """Cut what lies outside [begin, end), with zeros in its place."""
     low = max(0, begin - operand.cut_low)
     high = max(0, operand.size - end - operand.cut_high)
+    first, last = (high, low) if operand.flip else (low, high)
     return operand._replace(
         cut_low=operand.cut_low + low,
         cut_high=operand.cut_high + high,
-        pad_low=operand.pad_low + low * operand.dilation,
-        pad_high=operand.pad_high + high * operand.dilation,
+        pad_low=operand.pad_low + first * operand.dilation,
+        pad_high=operand.pad_high + last * operand.dilation,
     )
 
 
 def _trim_low(dim: Dim) -> Dim:
     """Drop padding at the lower end that both operands have, or that the output is cut for."""
-    both = min(_low(dim.data), _low(dim.kernel), dim.kernel.extent - 1)
-    dim = dim._replace(data=_less_low(dim.data, both), kernel=_less_low(dim.kernel, both))
-    lost = min(_low(dim.data), dim.cut_low, dim.slides - 1)
-    return dim._replace(data=_less_low(dim.data, lost), cut_low=dim.cut_low - lost)
-
-
-def _low(operand: Operand) -> int:
-    return operand.pad_high if operand.flip else operand.pad_low
-
-
-def _less_low(operand: Operand, less: int) -> Operand:
-    if operand.flip:
-        return operand._replace(pad_high=operand.pad_high - less)
-    return operand._replace(pad_low=operand.pad_low - less)
+    data, kernel = dim.data, dim.kernel
+    both = min(data.pad_low, kernel.pad_low, kernel.extent - 1)
+    lost = min(data.pad_low - both, dim.cut_low, dim.slides - 1)
+    return dim._replace(
+        data=data._replace(pad_low=data.pad_low - both - lost),
+        kernel=kernel._replace(pad_low=kernel.pad_low - both),
+        cut_low=dim.cut_low - lost,
+    )
 
 
 def _turned(dim: Dim) -> Dim:
     """Mirror a dimension, so that lower ends become upper ends."""
     return Dim(
-        dim.data._replace(flip=not dim.data.flip),
-        dim.kernel._replace(flip=not dim.kernel.flip),
+        dim.data.turned(),
+        dim.kernel.turned(),
         dim.cut_high,
         dim.cut_low,
         dim.stride,
@@ -240,11 +233,7 @@ def _turned(dim: Dim) -> Dim:
 
 def _settled(operand: Operand) -> Operand:
     """Forget dilation and direction of an operand that has one element left."""
-    if operand.kept > 1:
-        return operand
-    if operand.flip:
-        operand = operand._replace(pad_low=operand.pad_high, pad_high=operand.pad_low, flip=False)
-    return operand._replace(dilation=1)
+    return operand if operand.kept > 1 else operand._replace(dilation=1, flip=False)
 
 
 class ConvParams(NamedTuple):

@@ -176,30 +176,21 @@ def _row(params: ConvParams, moved: tuple[int, ...], era: int) -> tuple[int, ...
     and all field dimensions but the innermost flattened away for the 1x1 vertex.
     """
     dims = [_dim_of(dim, d in moved) for d, dim in enumerate(params.dims)]
-    slides = all(dim.slides_only for dim in dims) and params.dims[-1].stride <= 2
-    pointwise = all(dim.pointwise for dim in dims)
+    (outer, *middle, inner), *allowed = zip(*dims, strict=True)
+    slides, plain, pointwise = map(all, allowed)
+    slides = slides and params.dims[-1].stride <= 2
     if era != ERA_1_0 and pointwise:
         pointwise = params.batch == 1 and all(dim.data.size == 1 for dim in params.dims[:-1])
-    plain = all(dim.plain for dim in dims)
-    outer, *middle, inner = (dim.row for dim in dims)
     middle = middle[0] if middle else _NO_DIM
     return slides, plain, pointwise, *outer, *middle, *inner
-
-
-class _Dim(NamedTuple):
-    """A `DIM`, and whether windows only slide over it, it is plain, or the 1x1 vertex can run."""
-
-    row: tuple[int, ...]
-    slides_only: bool
-    plain: bool
-    pointwise: bool
 
 
 _NO_DIM = (1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1)
 
 
 @lru_cache(maxsize=4096)
-def _dim_of(dim: Dim, moved: bool) -> _Dim:
+def _dim_of(dim: Dim, moved: bool) -> tuple[tuple[int, ...], bool, bool, bool]:
+    """Return a `DIM`; whether windows only slide over it, it is plain, the 1x1 vertex can run."""
     data, kernel = dim.data, dim.kernel
     inputs, _, _, covered = uses(dim)
     cut = dim.cut_low or dim.cut_high or dim.pad_low or dim.pad_high
@@ -209,12 +200,9 @@ def _dim_of(dim: Dim, moved: bool) -> _Dim:
         *(int(moved), int(covered), data.pad_low + data.pad_high, data.size),
         data.dilation // math.gcd(data.dilation, dim.stride),
     )
-    return _Dim(
-        row,
-        slides_only=not (data.flip or window),
-        plain=not (cut or data.flip) and dim.stride == 1 and data.dilation == 1,
-        pointwise=moved or (covered and dim.stride == data.dilation),
-    )
+    slides, pointwise = not (data.flip or window), covered and dim.stride == data.dilation
+    plain = not (cut or data.flip) and dim.stride == 1 and data.dilation == 1
+    return row, slides, plain, moved or pointwise
 
 
 def _given(asked: ConvPass, chip: Chip, rules: PlannerRules) -> list[int]:
