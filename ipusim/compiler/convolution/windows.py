@@ -53,9 +53,9 @@ def _tap_counts(dim: Dim, field_splits: int, kernel_splits: int, height: int) ->
         place = dim.cut_low + (index - dim.pad_low) * dim.stride
         at = place[:, None] + dim.kernel.places()[None, :]
         inside = (at >= 0) & (at < dim.data.extent)
-        hits[:, used] &= taken[np.where(inside, at, 0)] & inside
-        hits[:, : dim.kernel.cut_low] = False
-        hits[:, taps - dim.kernel.cut_high :] = False
+        reached = np.zeros_like(hits)
+        reached[:, used] = taken[np.where(inside, at, 0)] & inside
+        hits &= reached
     begins = [part * out // field_splits for part in range(field_splits)]
     counts = np.add.reduceat(hits.astype(np.int64), begins, axis=0)
     begins = [part * taps // kernel_splits for part in range(kernel_splits)]

@@ -55,19 +55,12 @@ def argmax(m: Emitter, x: Placed) -> None:
 
 def _pieces(begin: int, end: int, length: int) -> list[tuple[int, int, int]]:
     """Return (first row, elements of each, number of rows) of the pieces of rows in a share."""
-    row, offset = divmod(begin, length)
-    last, rest = divmod(end, length)
-    if row == last:
-        return [(row, end - begin, 1)]
-    pieces = []
-    if offset:
-        pieces.append((row, length - offset, 1))
-        row += 1
-    if last > row:
-        pieces.append((row, length, last - row))
-    if rest:
-        pieces.append((last, rest, 1))
-    return pieces
+    first, last = ceil_div(begin, length), end // length
+    if first > last:
+        return [(last, end - begin, 1)]
+    cut = (first - 1, first * length - begin, 1), (last, end - last * length, 1)
+    pieces = cut[0], (first, length, last - first), cut[1]
+    return [piece for piece in pieces if min(piece[1:]) > 0]
 
 
 def _split(elements: int, chip: Chip) -> tuple[int, int]:

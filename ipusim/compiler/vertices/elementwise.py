@@ -114,19 +114,17 @@ def scaled_add_cycles(
     width = tile.width(dtype)
     vectors = tile.per_worker(elements // width)
     remainder = elements % width
+    early = tile.version == "2020-01"
     supervisor = tables.SUPERVISOR_CYCLES[tile.version] + (7 if remainder == 0 else 13) + 12
-    supervisor += 12 if tile.version == "2020-01" else 27
-    widening = dtype == "float16" and addend == "float32"
-    if widening and tile.version == "2020-01":
-        worker = 16
-        if vectors:
-            worker += 8 + 4 * (vectors - 1) if vectors < 3 else 16 + 2 * (vectors - 3)
-    elif widening:
-        worker = 16 + (8 + 4 * (vectors - 1) if vectors else 0)
+    supervisor += 12 if early else 27
+    if dtype == "float16" and addend == "float32":
+        start, first, per_vector = 16, 8, 4
+        if early and vectors > 2:
+            first, per_vector, vectors = 16, 2, vectors - 2
     else:
-        mixed = dtype != addend and tile.version != "2020-01"
-        per_vector = 4 if mixed else (2 if constrained else 3)
-        worker = 15 + (6 + per_vector * (vectors - 1) if vectors else 0)
+        mixed = dtype != addend and not early
+        start, first, per_vector = 15, 6, 4 if mixed else (2 if constrained else 3)
+    worker = start + (first + per_vector * (vectors - 1) if vectors else 0)
     worker += 2 + 1 + 1
     if remainder and dtype == "float32":
         worker += 8

@@ -5,9 +5,11 @@ lib/popops/reduction/ReductionConnection.cpp (choice of vertex, sharing among wo
 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import accumulate, pairwise
 from math import gcd
 from typing import NamedTuple, Self
 
@@ -144,12 +146,10 @@ class ReduceVertex:
         remainders = len(_remainder_bits(width, columns))
         cycles = ENTRY_EXIT_CYCLES + 26 + 16 + 5 + tests + 2
         cycles += (loop_setup if vectors else 0) + remainder_setup * remainders
-        for _ in range(pieces):
-            if vectors:
-                cycles += 11 * elements // (width * rows_per_piece)
-            cycles += per_vector * vectors * rows_per_piece + 11 * remainders
-            cycles += remainder_loop * remainders * elements // columns
-        return cycles
+        of_piece = 11 * elements // (width * rows_per_piece) if vectors else 0
+        of_piece += per_vector * vectors * rows_per_piece + 11 * remainders
+        of_piece += remainder_loop * remainders * elements // columns
+        return cycles + pieces * of_piece
 
     def region(self, region: Region, pieces: int = 1) -> int:
         """Of one region, with the vertex that poplibs would pick.
@@ -235,15 +235,10 @@ def _split_columns(regions: Sequence[Region], grain: int, workers: int) -> list[
     if not simple:
         return kept
     free = max(1, workers - len(kept))
-    sizes = iter(split_sizes(sum([r.columns for r in simple]), grain, free))
-    left = next(sizes)
-    for region in simple:
-        columns, inner, outer = region
-        while columns > left:
-            kept.append(Region(left, inner, outer))
-            columns, left = columns - left, next(sizes)
-        kept.append(region if columns == region.columns else Region(columns, inner, outer))
-        left = left - columns or next(sizes, 0)
+    ends = [*accumulate([region.columns for region in simple])]
+    shares = accumulate(split_sizes(ends[-1], grain, free))
+    for begin, end in pairwise(sorted({0, *ends, *shares})):
+        kept.append(simple[bisect_right(ends, begin)]._replace(columns=end - begin))
     return kept
 
 
