@@ -93,29 +93,26 @@ class GraphBuilder(TensorBuilder):
 
     def batch_norm(self, name: str, x: str) -> str:
         """Add an inference batch norm of an NCHW tensor, with its statistics as constants."""
-        batch, channels, *field = self.shape(x)
-        params = graph.Norm(
-            kind="batch", batch=batch, channels=channels, spatial_elements=prod(field)
-        )
-        return self._normalise(name, x, params, LEARNT | RUNNING)
+        return self._normalise(name, x, self.shape(x), LEARNT | RUNNING, kind="batch")
 
     def group_norm(self, name: str, x: str, groups: int) -> str:
         """Add a group norm of an (N, C, ...) tensor."""
-        batch, channels, *field = self.shape(x)
-        sizes = {"batch": batch, "channels": channels, "spatial_elements": prod(field)}
-        return self._normalise(name, x, graph.Norm(kind="group", groups=groups, **sizes), LEARNT)
+        return self._normalise(name, x, self.shape(x), LEARNT, kind="group", groups=groups)
 
     def layer_norm(self, name: str, x: str, vectors: Mapping[str, str] = LEARNT) -> str:
         """Add a layer norm over the last axis; `vectors` are scale and shift, and their roles."""
         *rows, channels = self.shape(x)
-        params = graph.Norm(kind="layer", batch=prod(rows), channels=channels, spatial_elements=1)
-        return self._normalise(name, x, params, vectors)
+        return self._normalise(name, x, (prod(rows), channels), vectors, kind="layer")
 
-    def _normalise(self, name: str, x: str, params: graph.Norm, roles: Mapping[str, str]) -> str:
-        vectors = (
-            self.parameter(f"{name}.{part}", (params.channels,), role)
-            for part, role in roles.items()
-        )
+    def _normalise(
+        self, name: str, x: str, shape: tuple[int, ...], roles: Mapping[str, str], **kind: Any
+    ) -> str:
+        batch, channels, *field = shape
+        sizes = {"batch": batch, "channels": channels, "spatial_elements": prod(field)}
+        params = graph.Norm(**sizes, **kind)
+        vectors = [
+            self.parameter(f"{name}.{part}", (channels,), role) for part, role in roles.items()
+        ]
         return self.apply(name, params, (x, *vectors), self.shape(x))
 
     def max_pool(self, name: str, x: str, kernel: int, *, stride: int, padding: int = 0) -> str:
