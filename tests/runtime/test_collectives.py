@@ -4,6 +4,7 @@ import time
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from refused import refused
 
 from ipusim.errors import ConfigError
 from ipusim.machine import load_system
@@ -183,10 +184,8 @@ def test_cost_does_not_grow_with_replicas():
     ],
 )
 def test_impossible_scales_get_one_sentence(system, replicas, chips, message):
-    with pytest.raises(ConfigError) as caught:
+    with refused(message, ConfigError):
         all_reduce(system, replicas, chips, [1])
-    text = str(caught.value)
-    assert message in text and text.endswith(".") and "\n" not in text
 
 
 def test_every_nth_replica_meets_its_like():

@@ -4,9 +4,9 @@ import math
 
 import pytest
 from hypothesis import given, strategies as st
+from refused import refused
 
 import ipusim
-from ipusim.errors import IpuSimError
 from ipusim.machine import Host, load, load_system
 from ipusim.runtime.host import (
     DATASETS,
@@ -139,10 +139,8 @@ def test_more_workers_never_feed_less_while_cores_are_free(instances, workers):
     ],
 )
 def test_bad_input_gets_one_sentence(options, message):
-    with pytest.raises(IpuSimError) as caught:
+    with refused(message):
         rate(1, **options)
-    text = str(caught.value)
-    assert message in text and text.endswith((".", "?")) and "\n" not in text
 
 
 def test_data_sets_are_named():

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from refused import refused
 
 import ipusim
 from ipusim.errors import IpuSimError
@@ -158,9 +159,9 @@ def test_a_training_loop_that_makes_data_lets_the_device_wait(report):
     items = 16 * 8 * 2 / 2  # of one process
     assert slow.parts_s["host between runs"] == pytest.approx(1e-3 * items)
     assert slow.step_s - report.result.step_s == pytest.approx(1e-3 * items)
-    for refused in (-1e-6, float("nan"), "long"):
+    for wrong in (-1e-6, float("nan"), "long"):
         with pytest.raises(IpuSimError, match="serial_item_s is"):
-            run(serial_item_s=refused)
+            run(serial_item_s=wrong)
 
 
 def test_a_process_copies_the_inputs_of_its_replicas_one_after_the_other():
@@ -349,11 +350,8 @@ def test_roofline_of_training_is_never_beaten(report):
     ],
 )
 def test_bad_options_get_one_sentence(options, words):
-    with pytest.raises(IpuSimError) as caught:
+    with refused(words):
         run(**options)
-    text = str(caught.value)
-    assert words in text
-    assert text.endswith((".", "?")) and "\n" not in text
 
 
 def test_a_pipeline_longer_than_the_model_is_refused():

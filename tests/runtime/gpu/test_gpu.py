@@ -8,6 +8,7 @@ import onnx
 import pytest
 from hypothesis import given, settings, strategies as st
 from onnx_single_op import single
+from refused import refused
 
 from ipusim import files, machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadError
@@ -335,11 +336,8 @@ def test_report_adds_up():
 )
 def test_bad_input_is_one_sentence(options, error, message):
     arguments = {"model": "resnet50", "batch": 1, **options}
-    with pytest.raises(error, match=message) as caught:
+    with refused(message, error):
         simulate_gpu(**arguments)
-    text = str(caught.value)
-    assert text.endswith((".", "?"))
-    assert "\n" not in text
 
 
 def test_a_training_graph_is_refused():

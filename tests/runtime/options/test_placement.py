@@ -3,9 +3,9 @@
 from math import prod
 
 import pytest
+from refused import refused
 
 import ipusim
-from ipusim.errors import IpuSimError
 from ipusim.machine.interconnect import copy_s, sync_s
 from ipusim.machine.system import load_system
 from ipusim.runtime.calibration import FittedCosts
@@ -201,8 +201,5 @@ def test_more_chips_never_make_the_busiest_stage_longer():
     ],
 )
 def test_bad_placement_gets_one_sentence(options, words):
-    with pytest.raises(IpuSimError) as caught:
+    with refused(words):
         infer(**options)
-    text = str(caught.value)
-    assert words in text
-    assert text.endswith(".") and "\n" not in text

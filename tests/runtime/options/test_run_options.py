@@ -10,6 +10,7 @@ import sys
 import onnx
 import pytest
 from onnx_single_op import single
+from refused import refused
 
 import ipusim
 from ipusim.api import ONNX_OPTIONS
@@ -71,11 +72,8 @@ def report():
     ],
 )
 def test_bad_options_get_one_sentence(options, message):
-    with pytest.raises(IpuSimError) as caught:
+    with refused(message):
         ipusim.simulate("resnet18", **{"system": "C2", **options})
-    text = str(caught.value)
-    assert message in text
-    assert text.endswith((".", "?")) and "\n" not in text
 
 
 def test_docstrings_and_signatures_show_every_option():

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
+from refused import refused
 
 import ipusim
 from ipusim.cli import main
@@ -413,9 +414,8 @@ def test_tensors_on_two_chips():
     ],
 )
 def test_wrong_options_are_refused_with_one_sentence(options, message):
-    with pytest.raises(IpuSimError, match=message) as caught:
+    with refused(message):
         infer(**options)
-    assert str(caught.value).endswith((".", "?"))
 
 
 def test_what_no_memory_holds_is_refused():

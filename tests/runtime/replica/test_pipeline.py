@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import pytest
 from hypothesis import given, strategies as st
+from refused import refused
 
-from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
+from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.machine import load, load_system
 from ipusim.machine.interconnect import copy_s, sync_s
 from ipusim.runtime.options.frameworks import FRAMEWORKS, Framework
@@ -212,11 +213,8 @@ def test_the_rule_is_the_smallest_that_runs(stages, schedule, framework):
     ],
 )
 def test_bad_input_gets_one_sentence(call, message):
-    with pytest.raises(IpuSimError) as caught:
+    with refused(message):
         call()
-    text = str(caught.value)
-    assert message in text
-    assert text.endswith((".", "?")) and "\n" not in text
 
 
 def test_unknown_split_is_an_unknown_name():

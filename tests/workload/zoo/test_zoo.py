@@ -1,12 +1,12 @@
 """The zoo against the published definitions' parameter and MAC counts."""
 
-import csv
 import inspect
 import pickle
 import subprocess
 import sys
 
 import pytest
+from zoo_facts import facts
 
 from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadError
 from ipusim.files import data_dir, read_records
@@ -24,12 +24,8 @@ RECORDED = {
 }
 
 
-def _facts() -> list[dict[str, str]]:
-    """Independent counts; those of a part of a network are compared where its parts are tested."""
-    path = data_dir() / "models" / "model_zoo_facts.csv"
-    with path.open(newline="", encoding="utf-8") as stream:
-        return [fact for fact in csv.DictReader(stream) if fact["covers"] == "whole"]
-
+WHOLE = [fact for fact in facts() if fact["covers"] == "whole"]
+"""Counts of a part of a network are compared where its parts are tested."""
 
 CLASSIFIERS = ("efficientnet", "mobilenet", "resnet", "resnext", "swin", "vit")
 SAME_COUNTS = {"resnet50_gn": "resnet50", "resnext101_32x4d_gn": "resnext101_32x4d"}
@@ -48,7 +44,7 @@ def _network(fact: dict[str, str]) -> Model:
     return getattr(zoo, name)(**given) if size else zoo.load(name)
 
 
-@pytest.mark.parametrize("fact", _facts(), ids=lambda fact: f"{fact['model']}-{fact['input']}")
+@pytest.mark.parametrize("fact", WHOLE, ids=lambda fact: f"{fact['model']}-{fact['input']}")
 @pytest.mark.parametrize("micro_batch", [1, 3])
 def test_counts_equal_the_facts(fact, micro_batch):
     graph = _network(fact).graph(micro_batch)

@@ -1,11 +1,9 @@
 """Vision transformers and their relatives, counted by parts and against how they were run."""
 
-import csv
-
 import pytest
+from zoo_facts import fact
 
 from ipusim.errors import UnknownNameError
-from ipusim.files import data_dir
 from ipusim.workload import zoo
 from ipusim.workload.graph import Gather, Graph, MatMul, Softmax
 from ipusim.workload.training import tensors_with_gradient, training_graphs
@@ -20,12 +18,6 @@ LEFT_OUT = {
     "mini_dalle_l16": (),
 }
 """Operators that the facts do not count; the notes of the facts say so."""
-
-
-def _fact(name: str) -> dict[str, str]:
-    path = data_dir() / "models" / "model_zoo_facts.csv"
-    with path.open(newline="", encoding="utf-8") as stream:
-        return next(fact for fact in csv.DictReader(stream) if fact["model"] == name)
 
 
 def _macs(graph: Graph, *left_out: str) -> int:
@@ -44,20 +36,20 @@ def _names(graph: Graph) -> set[str]:
 @pytest.mark.parametrize("micro_batch", [1, 2])
 def test_macs_by_parts_equal_the_facts(name, micro_batch):
     graph = zoo.load(name).graph(micro_batch)
-    assert _macs(graph, *LEFT_OUT[name]) == micro_batch * int(_fact(name)["macs_forward"])
+    assert _macs(graph, *LEFT_OUT[name]) == micro_batch * int(fact(name)["macs_forward"])
 
 
 def test_parameters_by_parts_equal_the_facts():
     clip = zoo.clip_vit_base_32().graph()
-    assert clip.parameters == int(_fact("clip_vit_base_32")["params"])
+    assert clip.parameters == int(fact("clip_vit_base_32")["params"])
     mae = zoo.mae_vit_base_16().graph()
     fixed = _stored(mae, "pos_embed", "cls_token.pos_embed", "decoder_pos_embed")
-    assert mae.parameters + fixed == int(_fact("mae_vit_base_16")["params"])
+    assert mae.parameters + fixed == int(fact("mae_vit_base_16")["params"])
     dino = zoo.dino_vit_base_16().graph()
     head = sum(
         t.elements for t in dino.with_role("parameter") if t.name.startswith("student.head.")
     )
-    assert dino.parameters - head == int(_fact("dino_vit_base_16")["params"])
+    assert dino.parameters - head == int(fact("dino_vit_base_16")["params"])
     # The teacher has the same weights, and nothing trains them.
     assert _stored(dino, "teacher.") == dino.parameters
 
@@ -66,7 +58,7 @@ def test_frozen_in_time_without_time_attention_equals_the_facts():
     graph = zoo.frozen_in_time_1_frame().graph()
     time = sum(op.macs for op in graph.ops if ".time." in op.name)
     left_out = LEFT_OUT["frozen_in_time_1_frame"]
-    assert _macs(graph, *left_out) - time == int(_fact("frozen_in_time_1_frame")["macs_forward"])
+    assert _macs(graph, *left_out) - time == int(fact("frozen_in_time_1_frame")["macs_forward"])
     # 12 layers of 4 x 768 x 768 on 50 tokens, and products of 1 x 2 for each place and head.
     assert time == 12 * (4 * 768 * 768 * 50 + 2 * 768 * (49 * 2 + 50))
 
@@ -82,16 +74,16 @@ def test_frozen_in_time_groups_by_place_then_by_frame():
 
 
 def test_mini_dalle_with_full_attention_equals_the_facts():
-    fact = _fact("mini_dalle_l16")
+    counted = fact("mini_dalle_l16")
     dense = zoo.mini_dalle_l16(full=tuple(range(16))).graph(1)
     layers = [op for op in dense.ops if op.name.startswith("layers.")]
-    assert sum(op.macs for op in layers) == int(fact["macs_forward"])
+    assert sum(op.macs for op in layers) == int(counted["macs_forward"])
     weights = [
         t.elements
         for t in dense.with_role("parameter")
         if t.name.startswith("layers.") and len(t.shape) == 2
     ]
-    assert sum(weights) == int(fact["params"])
+    assert sum(weights) == int(counted["params"])
 
 
 def test_mini_dalle_looks_along_rows_and_columns():
