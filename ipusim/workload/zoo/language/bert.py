@@ -59,7 +59,11 @@ def bert(
     for what, number in (("Masked tokens", masked_tokens), ("Sequences", packed)):
         transformer.check_count(g, f"{what} per item", number, tokens, "the sequence length")
     shape = transformer.Shape(**layer)
-    x, mask = _embed(g, (batch, tokens), vocabulary, shape, packed=packed > 1)
+    size = (batch, tokens)
+    ids, types = (g.input(name, size, "int32") for name in ("input_ids", "token_type_ids"))
+    add_mask = transformer.packed_mask if packed > 1 else transformer.additive_mask
+    mask = add_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
+    x = embed(g.at("embeddings"), ids, vocabulary, shape, types)
     x = encoder(g, x, shape, mask, layers=layers)
     if head == "question_answering":
         return g.transpose("qa_outputs.ends_first", g.linear("qa_outputs", x, SPAN_ENDS), (0, 2, 1))
@@ -74,27 +78,19 @@ def bert(
     return scores, g.linear("cls.seq_relationship", pooled, 2)
 
 
-def _embed(
-    g: GraphBuilder,
-    size: tuple[int, int],
-    vocabulary: int,
-    shape: transformer.Shape,
-    *,
-    packed: bool,
-) -> tuple[str, str]:
-    """Add the sum of three embeddings, its norm and dropout, and the attention mask."""
-    tokens = g.input("input_ids", size, "int32")
-    types = g.input("token_type_ids", size, "int32")
-    add_mask = transformer.packed_mask if packed else transformer.additive_mask
-    mask = add_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
-    hidden, g = shape.hidden, g.at("embeddings")
-    positions = g.constant("position_ids", size[1:], "int32")
-    words = g.embedding("word_embeddings", tokens, vocabulary, hidden)
-    kinds = g.embedding("token_type_embeddings", types, TOKEN_TYPES, hidden)
+def embed(
+    g: GraphBuilder, tokens: str, vocabulary: int, shape: transformer.Shape, types: str = ""
+) -> str:
+    """Add the sum of the embeddings of words, types if there are any, and places; norm, dropout."""
+    hidden = shape.hidden
+    positions = g.constant("position_ids", g.shape(tokens)[1:], "int32")
+    parts = [g.embedding("word_embeddings", tokens, vocabulary, hidden)]
+    if types:
+        parts.append(g.embedding("token_type_embeddings", types, TOKEN_TYPES, hidden))
     places = g.embedding("position_embeddings", positions, POSITIONS, hidden)
-    x = g.elementwise("add", "add", words, kinds)
+    x = g.elementwise("add", "add", *parts) if types else parts[0]
     x = g.layer_norm("LayerNorm", g.elementwise("add_position", "add", x, places))
-    return transformer.drop(g, "dropout", x, shape), mask
+    return transformer.drop(g, "dropout", x, shape)
 
 
 def _masked_language_model(g: GraphBuilder, x: str, words: str) -> str:

@@ -5,13 +5,13 @@ pytorch/modeling, tag v3.3.0): attention over time, then over space, each with t
 apart; DistilBERT (arXiv 1910.01108) reads the caption.
 """
 
+from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.layers.pairs import normalise_rows, scores_of_pairs
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.registry import GraphBuilder, networks
 
 IMAGE = 224
-VOCABULARY, POSITIONS = 30522, 512
 LEARNT_FRAMES = 4
 """Frames that positions are learnt for."""
 PATCH = 32
@@ -37,16 +37,12 @@ def frozen_in_time_1_frame(g: GraphBuilder, batch: int, frames: int = 1) -> tupl
 
 def _text(g: GraphBuilder, batch: int) -> str:
     """Add DistilBERT and the projection of its first token: (N, features)."""
-    size, hidden = (batch, TOKENS), TEXTS.hidden
+    size = (batch, TOKENS)
     ids = g.input("input_ids", size, "int32")
     mask = transformer.additive_mask(
         g.at("attention_mask"), g.input("attention_mask", size, "int32")
     )
-    x = g.embedding("text.word_embeddings", ids, VOCABULARY, hidden)
-    positions = g.constant("text.position_ids", (TOKENS,), "int32")
-    places = g.embedding("text.position_embeddings", positions, POSITIONS, hidden)
-    x = g.elementwise("text.add_position", "add", x, places)
-    x = transformer.drop(g, "text.dropout", g.layer_norm("text.LayerNorm", x), TEXTS)
+    x = bert.embed(g.at("text"), ids, bert.VOCABULARY, TEXTS)
     for layer in range(TEXT_LAYERS):
         x = transformer.post_norm_layer(g.at(f"text.layer.{layer}"), x, TEXTS, mask=mask)
     x = g.elementwise("txt_proj.relu", "relu", transformer.first_tokens(g, "text.first", x))
