@@ -19,7 +19,7 @@ from ipusim.study.argonne import study as argonne
 from ipusim.study.argonne.machines import machine_frame
 from ipusim.study.book.catalogue import load_specs
 from ipusim.study.claims import claims_frame
-from ipusim.study.data.published import CLAIM_FILES, load_claims, rows_by_id
+from ipusim.study.data.published import CLAIMING, load_claims, rows_by_id
 from ipusim.study.mk2 import study as mk2
 from ipusim.study.verdicts.compare import NOT_MODELLED
 from ipusim.study.verdicts.errors import error_percent, verdict_of
@@ -176,7 +176,7 @@ def coverage(frame: pd.DataFrame) -> pd.DataFrame:
     lines = _of_rows(frame)
     known = {line["row_id"]: line for line in lines}
     lines += _of_hardware()
-    for study in CLAIM_FILES:
+    for study in CLAIMING:
         lines += _of_claims(study, known)
     notebooks = {study: spec["notebook"] for study, spec in load_specs().items()}
     found = pd.DataFrame(lines)

@@ -15,14 +15,8 @@ from ipusim.files import number_cell, once_per_data_dir, read, read_records
 from ipusim.study.data.convergence import load_convergence
 from ipusim.study.data.runs import RunConfiguration, load_runs
 
-CLAIM_FILES = {
-    "qwant": "qwant_claims.csv",
-    "tamu": "tamu_claims.csv",
-    "argonne": "argonne_claims.csv",
-    "mk2": "graphcore_mk2_blog_claims.csv",
-    "results": "graphcore_results_text_claims.csv",
-}
-"""Files of data/published with what a document says outside its tables, by study."""
+CLAIMING = ("qwant", "tamu", "argonne", "mk2", "results")
+"""Studies whose document says something outside its tables (``<study>_claims.csv``)."""
 EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train", "time_to_result")
 """Metrics that need the number of items that a published time covers."""
 
@@ -226,7 +220,7 @@ def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> pd.DataFrame:
 
 def load_claims(study: str) -> pd.DataFrame:
     """Return the claims of a study by claim_id, as text: ``value``, ``qualifier`` and all else."""
-    check_name("study", study, CLAIM_FILES)
-    path = files.data_dir() / "published" / CLAIM_FILES[study]
+    check_name("study", study, CLAIMING)
+    path = files.data_dir() / "published" / f"{study}_claims.csv"
     claims = pd.DataFrame(read_records(path)).set_index("claim_id", drop=False)
     return claims.rename(columns={"ratio_or_value": "value", "qualifier_note": "qualifier"})
