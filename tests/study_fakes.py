@@ -8,7 +8,15 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.terms import Line
 from ipusim.study.cached import Prediction, Request
 from ipusim.study.data.published import PublishedRow, rows_by_id
+from ipusim.study.verdicts.compare import RUN_COLUMNS
 
+VERDICT_COLUMNS = (
+    *("row_id", "study", "table", "family", "system", "stack", "mode", "kind", "metric", "unit"),
+    *("published", "roofline", "specification", "calibrated", "low80", "high80"),
+    *("verdict", "status", "note", "parts"),
+    *RUN_COLUMNS,
+)
+"""What `verdicts` promise to say of a row, in this order."""
 DEVICE_S_PER_ITEM = {"resnet50": 4e-4, "resnext101_32x4d": 6e-4, "resnext101_32x8d": 1.2e-3}
 OTHER_DEVICE_S_PER_ITEM = 1e-3
 REDUCTIONS = 143

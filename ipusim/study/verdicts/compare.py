@@ -58,18 +58,6 @@ RUN_COLUMNS = (
 """Columns of `verdicts` that say how a row was printed and run, under the names of its recipe."""
 _ROW_COLUMNS = ("row_id", "study", "table", "family", "system", "stack", "mode", "kind", "metric",
                 "unit")  # fmt: skip
-VERDICT_COLUMNS = (
-    *_ROW_COLUMNS,
-    "published",
-    *TIERS,
-    "low80",
-    "high80",
-    "verdict",
-    "status",
-    "note",
-    "parts",
-    *RUN_COLUMNS,
-)
 RATE_METRIC = "throughput"
 TIME_METRICS = ("latency", "epoch_time", "time_to_train", "time_to_result")
 """Metrics whose error is one of time alone, so that they have an interval."""
@@ -187,8 +175,7 @@ def _left_out(row: PublishedRow, fitted: Calibration) -> str:
 def _run_cells(row: PublishedRow, fitted: Calibration) -> dict[str, object]:
     """Return the `RUN_COLUMNS` of a row."""
     run = row.run
-    cells = {name: getattr(run, name) for name in RUN_COLUMNS if hasattr(run, name)}
-    return cells | {
+    return {name: getattr(run, name, "") for name in RUN_COLUMNS} | {
         "label": row.label,
         "model": run.model or "",
         "assumed": ", ".join(name.replace("_", " ") for name in run.assumed),
@@ -243,19 +230,20 @@ def verdicts(
     fitted = load_calibration()
     modelled = dict.fromkeys(row.run for row in chosen if not row.not_modelled)
     more = (SOURCED,) if sourced else ()
+    numbers = (*TIERS, "low80", "high80")
     reports = _predict_tiers(modelled, (*TIERS, *more), samples, engine)
     lines = []
     for row in chosen:
         line = {name: getattr(row, name, "") for name in _ROW_COLUMNS}
         line |= {"mode": row.run.mode or "", "kind": kind_of(row, fitted), "published": row.value}
+        line |= dict.fromkeys(numbers, math.nan)
         line |= {"verdict": "", "status": NOT_MODELLED, "note": _note(row, fitted), "parts": ""}
-        line |= _run_cells(row, fitted)
+        line |= _run_cells(row, fitted) | dict.fromkeys(more, math.nan)
         if not row.not_modelled:
             line |= _predicted_line(row, reports[row.run], fitted)
         lines.append(line)
-    frame = pd.DataFrame(lines, columns=[*VERDICT_COLUMNS, *more])
-    numbers = dict.fromkeys((*TIERS, "low80", "high80", *more), float)
-    return frame.astype(numbers | dict.fromkeys(RUN_COUNTS, "Int64"))
+    kinds = dict.fromkeys((*numbers, *more), float) | dict.fromkeys(RUN_COUNTS, "Int64")
+    return pd.DataFrame(lines).astype(kinds)
 
 
 def tests_in(frame: pd.DataFrame) -> pd.DataFrame:

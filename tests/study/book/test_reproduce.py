@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
-from study_fakes import FakePredictor
+from study_fakes import VERDICT_COLUMNS, FakePredictor
 from toy_study import write_study
 
 from ipusim import files
@@ -26,7 +26,6 @@ from ipusim.study.book.catalogue import (
 from ipusim.study.book.execute import Failure, run_notebook
 from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.reproduce import load_state, reproduce, study_key
-from ipusim.study.verdicts.compare import VERDICT_COLUMNS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 GOOD = """\

@@ -5,9 +5,9 @@ import re
 
 import pandas as pd
 import pytest
+from study_fakes import VERDICT_COLUMNS
 
 from ipusim.study.book.rows import rows_html
-from ipusim.study.verdicts.compare import VERDICT_COLUMNS
 
 
 def frame_of(**values: object) -> pd.DataFrame:

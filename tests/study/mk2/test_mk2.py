@@ -5,6 +5,7 @@ import shutil
 
 import pandas as pd
 import pytest
+from study_fakes import VERDICT_COLUMNS
 
 from ipusim import files
 from ipusim.errors import DataError, StudyError
@@ -12,7 +13,6 @@ from ipusim.study import book
 from ipusim.study.claims import allowed, judge, load_specs, study_rows
 from ipusim.study.data.published import load_claims
 from ipusim.study.mk2 import study as mk2
-from ipusim.study.verdicts.compare import VERDICT_COLUMNS
 from ipusim.study.verdicts.compare_gpu import gpu_compare
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from study_fakes import VERDICT_COLUMNS
 
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.files import read_tables
@@ -27,7 +28,6 @@ from ipusim.study.verdicts.compare import (
     NOT_MODELLED,
     PREDICTED,
     RUN_COUNTS,
-    VERDICT_COLUMNS,
     verdict_of,
 )
 from ipusim.study.verdicts.summary import errors_by
