@@ -171,9 +171,8 @@ def _scaling() -> tuple[pd.DataFrame, ...]:
     return tamu_scaling.scaling_line(IPUS), rows
 
 
-def _draw_scaling(*frames: pd.DataFrame) -> Figure:
-    study = load_spec("tamu")
-    tables = tamu_scaling.scaling_tables(*frames)
+def _draw_scaling(line: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    study, tables = load_spec("tamu"), {"rows": rows, "line": line}
     return drawn(study["figures"]["tamu_scaling"], tables, study["looks"])
 
 

@@ -1,4 +1,4 @@
-"""What data say of a table: expressions of its columns, texts filled in, lines to keep."""
+"""What data say of a table: expressions of its columns, texts filled in, lines and their order."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,9 +38,16 @@ def words(text: str, rows: pd.DataFrame) -> str:
 
 
 def view(frame: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the lines of which ``only`` is true, with columns by ``with``, one after the other."""
+    """Return the lines of which ``only`` is true, in the order of the values of ``sort``.
+
+    They get columns by ``with``, one after the other.
+    """
     if "only" in spec:
         frame = frame[values(frame, spec["only"]).astype(bool)]
+    if "sort" in spec:
+        keys = pd.DataFrame({place: values(frame, key) for place, key in enumerate(spec["sort"])})
+        order = keys.reset_index(drop=True).sort_values(list(keys), kind="stable").index
+        frame = frame.iloc[order]
     for name, wanted in spec.get("with", {}).items():
         frame = frame.assign(**{name: values(frame, wanted)})
     return frame

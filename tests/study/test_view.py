@@ -17,6 +17,13 @@ def test_columns_follow_from_those_before_on_the_lines_that_are_kept():
     assert list(FRAME) == ["kind", "x"]
 
 
+def test_lines_are_ordered_by_values_and_stay_in_turn_where_these_are_equal():
+    shown = view(FRAME, {"sort": ['kind == "b"', "-x"], "with": {"place": "x.notna().cumsum()"}})
+    assert list(shown["x"]) == [4, 1, 2]
+    assert list(shown["place"]) == [1, 2, 3]
+    assert list(view(FRAME, {"sort": ["kind"]})["x"]) == [1, 4, 2]
+
+
 def test_without_a_word_the_table_is_itself():
     assert view(FRAME, {"caption": "c"}) is FRAME
 

@@ -7,7 +7,6 @@ batch are those of `ipusim.simulate`; what follows from them is only the order.
 
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 
 from ipusim.study.argonne.dataflow import Dataflow, item_seconds, load_training, simulate_flow
@@ -73,20 +72,15 @@ def lane_shares(timeline: pd.DataFrame) -> dict[str, float]:
 
 def drawn_timelines(
     timelines: Mapping[str, pd.DataFrame], *, window_ms: float = 20.0
-) -> dict[str, pd.DataFrame]:
+) -> pd.DataFrame:
     """Return timelines by title, milliseconds from the steady state, with what each comes to."""
-    flows, lanes = [], []
+    shown = []
     for title, timeline in timelines.items():
         origin = timeline.loc[timeline["lane"] == "chip", "end_s"].iloc[FIRST_DRAWN - 1]
-        workers = timeline["worker"].max() + 1
-        head = {"title": title, "workers": workers, "window_ms": window_ms}
-        flows.append(head | lane_shares(timeline))
         begin, end = (1e3 * (timeline[name] - origin) for name in ("start_s", "end_s"))
-        # loader processes share the upper part, each with a row of its own
-        height = np.where(timeline["lane"] == "host", 1.6 / workers, 0.8)
-        floor = timeline["lane"].map({"chip": 0.0, "link": 1.0, "host": 2.0})
-        floor += 1.8 * timeline["worker"].clip(lower=0) / workers
-        shown = timeline.assign(title=title, begin_ms=begin, time_ms=end - begin)
-        shown = shown.assign(height=height, middle=floor + height / 2)
-        lanes.append(shown[(end >= 0) & (begin <= window_ms)])
-    return {"flows": pd.DataFrame(flows), "lanes": pd.concat(lanes)}
+        about = {"title": title, "workers": timeline["worker"].max() + 1, "window_ms": window_ms}
+        lanes = timeline.assign(
+            begin_ms=begin, time_ms=end - begin, **about, **lane_shares(timeline)
+        )
+        shown.append(lanes[(end >= 0) & (begin <= window_ms)])
+    return pd.concat(shown)

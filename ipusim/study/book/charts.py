@@ -55,10 +55,3 @@ def panel(data: pd.DataFrame, x: str, title: str, unit: str) -> pd.DataFrame:
     top = 1.07 * max(0.0, lines[[*series, "high80"]].max(axis=None)) or 1.0
     words = f"roofline: {bound:,.0f}, off the scale" if off else ""
     return lines.assign(title=title, unit=unit, off=words, top=top)
-
-
-def in_groups(frame: pd.DataFrame, group: str) -> pd.DataFrame:
-    """Return a table of bars with their place ``at``, groups apart, and the ``middle`` of each."""
-    groups = frame.groupby(group, sort=False)
-    placed = frame.assign(at=np.arange(len(frame)) + 1.2 * groups.ngroup())
-    return placed.assign(middle=placed["at"].groupby(placed[group]).transform("mean"))

@@ -8,10 +8,10 @@ axes ``x`` and ``y``, and ``marks``. A mark is named by its first key (`_MARKS`)
 columns, expressions of columns as `pandas.DataFrame.eval` reads them, numbers, or texts with
 columns in braces; ``place`` counts the lines of the panel, ``@hit`` and ``@near`` are the bands of
 verdicts, and a star stands for its ``column``; what has no number is not drawn. ``only`` selects
-lines by such an expression and ``with`` adds columns (of a mark, or of the first table of the
-figure), ``of`` (of a mark, a panel or an axis) another table than the first,
-``once`` one line for each value; ``by`` draws the values of a column apart, each in its own of the
-``looks``, and those of ``apart`` again within each; ``like`` names a kind of number
+lines by such an expression, ``sort`` orders them and ``with`` adds columns (of a mark, or of the
+first table of the figure or panel), ``of`` (of a mark, a panel or an axis) another table than the
+first, ``once`` one line for each value; ``by`` draws the values of a column apart, each in its own
+of the ``looks``, and those of ``apart`` again within each; ``like`` names a kind of number
 (data/looks.toml). All else are options of matplotlib, with colours of the palette.
 """
 
@@ -36,7 +36,7 @@ from ipusim.study.view import NAMED, values, view, words
 Spec = Mapping[str, Any]
 Tables = Mapping[str, pd.DataFrame]
 _SHEET = ("last", "places", "sharex", "sharey", "width_ratios")
-_OWN = ("of", "only", "with", "once", "by", "apart", "looks", "like")
+_OWN = ("of", "only", "sort", "with", "once", "by", "apart", "looks", "like")
 """Keys of a mark that are no options of matplotlib."""
 _INK = "#22262B"
 """Of text and edges in drawings."""
@@ -45,7 +45,7 @@ _INK = "#22262B"
 def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
     """Draw a figure from its tables by name; `looks` are those of its study by name."""
     name, main = next(iter(tables.items()))
-    main = view(main, spec)
+    main = main if main.empty else view(main, spec)
     tables = {**tables, name: main}
     if main.empty:
         raise StudyError(spec.get("empty", "The table is empty: there is nothing to draw."))
@@ -102,8 +102,9 @@ def _panels(spec: Spec, tables: Tables) -> Iterator[tuple[Spec, Tables]]:
     apart = tables[main][column].unique() if isinstance(column, str) else [None]
     for value, panel in itertools.product(apart, spec.get("panels", [{}])):
         own = {}
-        for name in (panel.get("of", main), *tables):
-            table = tables[name]
+        first = panel.get("of", main)
+        for name in (first, *tables):
+            table = view(tables[name], panel) if name == first else tables[name]
             if value is not None and column in table:
                 table = table[table[column] == value]
             own[name] = table.assign(place=np.arange(len(table)))

@@ -33,8 +33,6 @@ from ipusim.study.verdicts.summary import classes, errors_by
 from ipusim.study.view import values, view
 
 FILE = "studies/fidelity.toml"
-NAMED_PERCENT = 12.0
-"""Series whose slowdown is missed by more are named in their figure."""
 
 
 def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
@@ -205,21 +203,9 @@ _LAYER_ERRORS = {f"{name}_abs_error_percent": f"{name}_percent" for name in
                  ("median", "mean", "p90", "max")}  # fmt: skip
 
 
-def errors_by_family(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the families of `verdicts` with their medians of `time_errors`, and every row."""
-    rows = time_errors(frame)
-    families = sorted(rows["family"].unique())
-    # rows of one line are spread a little, in a fixed order, so that none hides others
-    spread = 0.22 * np.sin(2.4 * rows.groupby(["family", "mode"]).cumcount())
-    rows = rows.assign(at=rows.groupby("family").ngroup() + spread)
-    free = time_errors(frame, "specification")
-    medians = {
-        tier: own.groupby("family")["ratio"].median().reindex(families)
-        for tier, own in (("calibrated", rows), ("specification", free))
-    }
-    shown = pd.DataFrame(medians).rename_axis("family").reset_index()
-    low, high = 0.93 * min(0.75, rows["ratio"].min()), 1.07 * max(1.35, rows["ratio"].max())
-    return {"families": shown.assign(count=len(rows), low=low, high=high), "rows": rows}
+def errors_by_family(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the `time_errors` of `verdicts`, with ``free``, that of the specification tier."""
+    return time_errors(frame).assign(free=time_errors(frame, "specification")["ratio"])
 
 
 def errors_by_tier(frame: pd.DataFrame) -> pd.DataFrame:
@@ -234,24 +220,7 @@ def errors_by_tier(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(shares, ignore_index=True)
 
 
-def intervals_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every interval of `verdicts` over its published value, by kind of run and error."""
-    used = frame[frame["low80"].notna() & frame["published"].gt(0)]
-    ends = {name: used[name] / used["published"] for name in ("low80", "calibrated", "high80")}
-    kinds = pd.Categorical(used["kind"], used["kind"].unique())
-    shown = used.assign(**ends, kind=kinds).sort_values(["kind", "calibrated"], kind="stable")
-    shown["inside"] = (shown["low80"] <= 1) & (shown["high80"] >= 1)
-    held = shown.groupby("kind", observed=True)["inside"]
-    return shown.assign(held=held.transform("sum"), count=held.transform("size"))
-
-
-def slowdowns(scaling: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the `scaling_table` with its networks, and the worst row of series missed by much."""
-    if scaling.empty:
-        return {"series": scaling}
-    rows, error = rows_by_id(), "left_out_error_percent"
-    networks = [rows[row_id].family for row_id in scaling["row_id"]]
-    lines = scaling.assign(network=networks, most=scaling["ipus"].max())
-    lines = lines.sort_values(["network", "series"], kind="stable", ignore_index=True)
-    worst = lines.loc[lines[error].abs().groupby(lines["series"], sort=False).idxmax()]
-    return {"series": lines, "worst": worst[worst[error].abs() > NAMED_PERCENT]}
+def slowdowns(scaling: pd.DataFrame) -> pd.DataFrame:
+    """Return the `scaling_table` with its networks."""
+    rows = rows_by_id()
+    return scaling.assign(network=[rows[name].family for name in scaling.get("row_id", ())])

@@ -4,7 +4,7 @@ What is predicted here is the specification tier: nothing in it is fitted.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -47,18 +47,19 @@ def _parts_ms(report: Report) -> dict[str, float]:
     }
 
 
-def block_profiles(micro_batches: Sequence[int], **changes: str) -> dict[int, pd.DataFrame]:
+def block_profiles(micro_batches: Sequence[int], **changes: str) -> pd.DataFrame:
     """Add up the device time of every residual block, at several micro-batches (items per IPU).
 
     `changes` are those of `rows_for`. Blocks are "stem", "2.1" for the first block of stage 2 of
     the ResNeXt paper, ..., "head".
     """
-    profiles = {}
+    profiles = []
     for size in micro_batches:
         layers = report_for(size, **changes).layers
         blocks = by_group(layers, [_block_of(op.op, op.kind) for op in layers.itertuples()])
-        profiles[size] = blocks.assign(stage=blocks["group"].str.split(".").str[0])
-    return profiles
+        stages = blocks["group"].str.split(".").str[0]
+        profiles.append(blocks.assign(stage=stages, micro_batch=size))
+    return pd.concat(profiles)
 
 
 def _block_of(op: str, kind: str) -> str:
@@ -69,10 +70,10 @@ def _block_of(op: str, kind: str) -> str:
     return "head" if kind in _HEAD_KINDS or op.startswith(("avgpool", "fc")) else "stem"
 
 
-def stage_frame(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
+def stage_frame(profiles: pd.DataFrame) -> pd.DataFrame:
     """Compare the stages of the network at several micro-batches (`block_profiles`)."""
     shown = pd.DataFrame()
-    for micro_batch, profile in profiles.items():
+    for micro_batch, profile in profiles.groupby("micro_batch", sort=False):
         useful = profile["utilisation_percent"] * profile["time_us"]
         sums = profile.assign(useful=useful).groupby("stage", sort=False)
         totals = sums[["time_us", "macs", "useful"]].sum()
@@ -83,12 +84,3 @@ def stage_frame(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
         shown[f"time_{micro_batch}_percent"] = 100.0 * time / time.sum()
         shown[f"utilisation_{micro_batch}_percent"] = totals["useful"] / time
     return shown.reset_index()
-
-
-def block_times(profiles: Mapping[int, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the device time of all blocks (`block_profiles`) together, and of every block."""
-    blocks = pd.concat(profiles, names=["micro_batch"]).reset_index("micro_batch")
-    first = blocks["stage"].ne(blocks["stage"].shift())
-    short = blocks["group"].where(first, blocks["group"].str.split(".").str[-1])
-    total = blocks.groupby("micro_batch", sort=False)["time_us"].sum().reset_index()
-    return {"sizes": total, "blocks": blocks.assign(first=first, short=short)}

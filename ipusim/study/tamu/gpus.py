@@ -11,7 +11,6 @@ from ipusim.files import read_tables
 from ipusim.machine import load
 from ipusim.machine.gpu import GpuNode
 from ipusim.runtime.gpu.step import simulate_gpu
-from ipusim.study.book.charts import in_groups
 from ipusim.study.data.published import load_claims, load_rows
 from ipusim.study.data.runs import load_run
 from ipusim.study.tamu.memory import AUTOENCODER_RUN
@@ -91,13 +90,6 @@ def _anchor(board: str | None, gpu: str, published: bool) -> str:
         return "none at this number of boards"
     measured = "" if board == gpu else f", measured on {board}"
     return f"NVIDIA, same stack{measured or ' and board'}"
-
-
-def accelerators(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the bars of Figure 1 or 2 (`gpus.bars`) by number of devices, in all and for each."""
-    frame = in_groups(frame.sort_values("devices", kind="stable"), "devices")
-    each = {name: frame[name] / frame["devices"] for name in NUMBERS}
-    return {"all devices": frame, "per device": frame.assign(**each)}
 
 
 def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:

@@ -101,13 +101,6 @@ def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def scaling_tables(line: pd.DataFrame, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return `scaling_line`, and the rows of `scaling_frame` with which lie beside the line."""
-    order = rows["series"].map(list(SERIES_NAMES.values()).index)
-    rows = rows.assign(order=order).sort_values(["order", "ipus", "instances"])
-    return {"line": line, "rows": rows.assign(beside=rows.duplicated(["series", "ipus"]))}
-
-
 def constants_frame() -> pd.DataFrame:
     """Return what the two fitted latencies of scale-out explain, with and without the series."""
     frame = scaling_table(samples_of(scaling_rows(), PooledPredictor()))

@@ -7,6 +7,7 @@ from study_fakes import FakePredictor, load_row
 
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.study import audit, book
+from ipusim.study.book.catalogue import load_spec
 from ipusim.study.data.convergence import time_to_train_frame
 from ipusim.study.data.published import load_rows
 from ipusim.study.fidelity import ledger as fidelity
@@ -15,6 +16,7 @@ from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import PREDICTED
 from ipusim.study.verdicts.intervals import coverage_table
 from ipusim.study.verdicts.summary import verdict_on
+from ipusim.study.view import view
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +141,11 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     assert layers[["median_percent", "mean_percent"]].notna().any(axis=1).all()
     tiers = fidelity.errors_by_tier(frame)
     assert tiers.groupby(["mode", "tier"])["share_percent"].max().eq(100).all()
-    intervals = fidelity.intervals_of_rows(frame)
+    intervals = view(frame, load_spec("fidelity")["figures"]["fidelity_intervals"])
     assert (intervals["held"] <= intervals["count"]).all()
     page = book.open("fidelity")
     families = fidelity.errors_by_family(frame)
-    drawn = {"families": families, "tiers": tiers, "intervals": intervals, "pairs": pairs}
+    drawn = {"families": families, "tiers": tiers, "intervals": frame, "pairs": pairs}
     drawn |= {"scaling": fidelity.slowdowns(scaling)}
     results_page = book.open("results")
     little = results_page.figure("results_little", audit.table("littles_law")).figure
@@ -223,4 +225,4 @@ def test_nothing_to_draw_is_said(frame):
     with pytest.raises(StudyError, match="no scaling to draw"):
         page.figure("fidelity_scaling", fidelity.slowdowns(pd.DataFrame()))
     with pytest.raises(StudyError, match="ipusim calibrate"):
-        page.figure("fidelity_intervals", fidelity.intervals_of_rows(frame.head(0)))
+        page.figure("fidelity_intervals", frame.head(0))

@@ -13,7 +13,6 @@ from ipusim.look import shared_looks
 from ipusim.machine.system import load_system
 from ipusim.report.trace import PHASES
 from ipusim.study import audit, book
-from ipusim.study.book import charts as figures
 from ipusim.study.book.catalogue import load_spec, select_studies, study_parameters
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import first_epoch_items_per_s, report_of
@@ -410,18 +409,18 @@ def test_figures_show_what_they_are_given(frame, parts, tensorflow_bars):
     line = tamu_scaling.scaling_line([1, 16, 64])
     memory = tamu_memory.memory_by_micro_batch([2, 20])
     drawn, one_ipu = {}, tamu.micro_batch_panels(frame)
-    watts = figures.in_groups(tamu_gpus.per_watt({"tensorflow": tensorflow_bars}), "framework")
+    watts = tamu_gpus.per_watt({"tensorflow": tensorflow_bars})
     page, figure2 = book.open("tamu"), "Figure 2: ResNet-50, TensorFlow 1.15, mixed precision"
     for title, name, tables in (
         ("Throughput of one IPU", "micro_batch", one_ipu),
         ("A micro-batch on every IPU", "parts", parts),
-        ("Efficiency against one IPU", "scaling", tamu_scaling.scaling_tables(line, scaling)),
+        ("Efficiency against one IPU", "scaling", {"rows": scaling, "line": line}),
         (
             "The fullest tile of one GC200, ResNet-50 training",
             "memory",
             memory.assign(stated=tamu_memory.STATED_LARGEST[tamu_memory.RESNET_RUN]),
         ),
-        (figure2, "figure2", tamu_gpus.accelerators(tensorflow_bars)),
+        (figure2, "figure2", tensorflow_bars),
         ("ResNet-50 training by the quoted design powers", "per_watt", watts),
         ("Table 3: median 1,531,880 images", "audit", audit.tamu_works()),
     ):
