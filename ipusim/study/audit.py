@@ -16,8 +16,6 @@ from ipusim.study.data.published import PublishedRow, by_metric, frame_of, load_
 from ipusim.study.view import view
 
 FILE = "audits.toml"
-WORK_TABLES = ("Table 3", "Table 4")
-"""TAMU's tables that print a throughput and the time of the same epoch."""
 CLOCK_TOLERANCE = 0.10
 """A ratio of two chips that differs by more from the ratio of their clocks is more than clock."""
 CONFLICT_PERCENT = 5.0
@@ -25,10 +23,10 @@ CONFLICT_PERCENT = 5.0
 _IN_FLIGHT = ["batches_by_printed_label", "batches_as_run"]
 
 
-def table(name: str, of: str | None = None) -> pd.DataFrame:
-    """Return a table of ``data/audits.toml``, of all its rows or those of one published table."""
+def table(name: str) -> pd.DataFrame:
+    """Return a table of ``data/audits.toml``."""
     spec = read_tables(FILE)[name]
-    rows = load_rows(study=spec["study"], table=of or spec.get("table"))
+    rows = load_rows(study=spec["study"], table=spec.get("table"))
     frame = by_metric(rows, *spec["metrics"])
     for needed in spec.get("run", ()):
         frame[needed] = [getattr(run, needed) for run in frame["run"]]
@@ -57,15 +55,10 @@ def qwant_digit_slip() -> pd.DataFrame:
 
 
 def tamu_work(table_name: str) -> pd.DataFrame:
-    """Return the work of the rows of one of `WORK_TABLES`; an UnknownNameError for another."""
-    check_name("table", table_name, WORK_TABLES)
-    return table("tamu_work", table_name)
-
-
-def tamu_works() -> pd.DataFrame:
-    """Return the `tamu_work` of all rows."""
-    counted = {name: tamu_work(name) for name in WORK_TABLES}
-    return pd.concat(counted, names=["table"]).reset_index("table")
+    """Return the work of the rows of a table of TAMU; an UnknownNameError for one without it."""
+    work = table("tamu_work")
+    check_name("table", table_name, work["table"].unique())
+    return work[work["table"] == table_name].drop(columns="table").reset_index(drop=True)
 
 
 def _parts(row: PublishedRow) -> tuple[list[str], int]:

@@ -205,12 +205,12 @@ def frame_of(rows: Iterable[Any], *names: str) -> pd.DataFrame:
 
 def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> pd.DataFrame:
     """Return a line per run that has all metrics, each with the ends of its rounding."""
-    names = ("metric", "run.run_id", "row_id", "label", "run", "value", "half_last_digit")
+    names = ("metric", "run.run_id", "row_id", "label", "table", "run", "value", "half_last_digit")
     known = frame_of(rows, *names)
     half = known.pop("half_last_digit")
     known = known.assign(low=known["value"] - half, high=known["value"] + half)
     groups = known.set_index("run_id").groupby("metric")
-    lines = groups.get_group(metrics[0])[["row_id", "label", "run"]]
+    lines = groups.get_group(metrics[0])[["row_id", "label", "table", "run"]]
     for metric in metrics:
         numbers = groups.get_group(metric)[["value", "low", "high"]]
         numbers.columns = [metric, f"{metric}_low", f"{metric}_high"]

@@ -208,18 +208,6 @@ def errors_by_family(frame: pd.DataFrame) -> pd.DataFrame:
     return time_errors(frame).assign(free=time_errors(frame, "specification")["ratio"])
 
 
-def errors_by_tier(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of rows within each error, by mode and tier, where all tiers predict."""
-    shares = []
-    for mode, used in time_errors(frame).dropna(subset=list(TIERS)).groupby("mode"):
-        for tier in TIERS:
-            errors = np.sort(100 * (used[tier] / used["published"] - 1).abs())
-            share = 100 * np.arange(1, len(errors) + 1) / len(errors)
-            table = {"error_percent": errors, "share_percent": share}
-            shares.append(pd.DataFrame(table).assign(mode=mode, tier=tier, count=len(used)))
-    return pd.concat(shares, ignore_index=True)
-
-
 def slowdowns(scaling: pd.DataFrame) -> pd.DataFrame:
     """Return the `scaling_table` with its networks."""
     rows = rows_by_id()

@@ -139,12 +139,11 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     layers = fidelity.layers_frame()
     assert set(layers["layer"].str.split().str[0]) == {"vertices", "operations", "layers", "memory"}
     assert layers[["median_percent", "mean_percent"]].notna().any(axis=1).all()
-    tiers = fidelity.errors_by_tier(frame)
-    assert tiers.groupby(["mode", "tier"])["share_percent"].max().eq(100).all()
     intervals = view(frame, load_spec("fidelity")["figures"]["fidelity_intervals"])
     assert (intervals["held"] <= intervals["count"]).all()
     page = book.open("fidelity")
     families = fidelity.errors_by_family(frame)
+    tiers = fidelity.time_errors(frame)
     drawn = {"families": families, "tiers": tiers, "intervals": frame, "pairs": pairs}
     drawn |= {"scaling": fidelity.slowdowns(scaling)}
     results_page = book.open("results")
@@ -152,6 +151,8 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     assert len(little.axes[0].lines[0].get_xdata()) == 104
     rates = results.published_and_predicted(frame, "inference")
     assert results_page.figure("results_inference", rates).figure.axes[0].get_title(loc="left")
+    for axis in page.figure("fidelity_tiers", tiers).figure.axes:
+        assert [line.get_ydata()[-1] for line in axis.lines[:3]] == [100] * 3
     for name, table in drawn.items():
         figure = page.figure(f"fidelity_{name}", table).figure
         assert figure.axes[0].get_title(loc="left")

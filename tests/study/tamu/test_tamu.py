@@ -383,7 +383,7 @@ def test_table_4_mixes_two_runs_in_one_row():
 
 
 def test_two_rows_need_a_correction():
-    data = audit.tamu_works()
+    data = audit.table("tamu_work")
     assert book.open("tamu").table("tamu_audit_rows", data).frame["row_id"].to_list() == [
         "tamu.table3.12",
         "tamu.table4.10",
@@ -422,7 +422,7 @@ def test_figures_show_what_they_are_given(frame, parts, tensorflow_bars):
         ),
         (figure2, "figure2", tensorflow_bars),
         ("ResNet-50 training by the quoted design powers", "per_watt", watts),
-        ("Table 3: median 1,531,880 images", "audit", audit.tamu_works()),
+        ("Table 3: median 1,531,880 images", "audit", audit.table("tamu_work")),
     ):
         drawn[title] = page.figure(f"tamu_{name}", tables).figure
     for title, figure in drawn.items():
