@@ -12,7 +12,6 @@ from ipusim.machine.system import load_system
 from ipusim.report import Report
 from ipusim.study import audit
 from ipusim.study.book.catalogue import load_spec
-from ipusim.study.book.charts import panel
 from ipusim.study.book.parameters import checked
 from ipusim.study.data.published import PublishedRow, load_rows, rows_by_id
 from ipusim.study.data.runs import load_run
@@ -77,13 +76,13 @@ def metric_frame(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def panels(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return latency, throughput, efficiency and power as `charts.panel` has them."""
+    """Return latency, throughput, efficiency and power over the batch size, apart by ``title``."""
     drawn = [
-        panel(metric_frame(frame, metric), "batch_size", metric.capitalize(), unit)
+        metric_frame(frame, metric).assign(title=metric.capitalize(), unit=unit)
         for metric, unit in _METRICS.items()
     ]
-    power = panel(power_frame(frame), "batch_size", "Power of the card", "W")
-    return pd.concat([*drawn, power])
+    drawn.append(power_frame(frame).assign(title="Power of the card", unit="W"))
+    return pd.concat([one.astype({"batch_size": float}) for one in drawn])
 
 
 def power_frame(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,12 +1,12 @@
 """The TAMU study (PEARC'22): training on 1 to 64 IPUs, Tables 1 to 4."""
 
+import math
 from collections.abc import Mapping
 
 import pandas as pd
 
 from ipusim.study.assumptions import plain
 from ipusim.study.audit import tamu_work
-from ipusim.study.book.charts import panel
 from ipusim.study.data.published import PublishedRow, by_metric, load_rows
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import first_epoch_items_per_s, report_of
@@ -48,13 +48,11 @@ def micro_batch_panels(frame: pd.DataFrame) -> pd.DataFrame:
     """Return throughput and time per micro-batch of Table 3 on one IPU, from the verdicts."""
     own = table_frame(frame, "Table 3").query("chips == 1")
     shown = ["published", "specification", "calibrated", "low80", "high80"]
-    rates = own[["micro_batch", *shown]].astype(float)
+    rates = own[["micro_batch", *shown]].astype(float).assign(roofline=math.nan)
     times = rates.assign(**{name: 1e3 * rates["micro_batch"] / rates[name] for name in shown})
-    drawn = [
-        panel(rates, "micro_batch", "Throughput of one IPU", "images/s"),
-        panel(times, "micro_batch", "Time per micro-batch", "ms"),
-    ]
-    return pd.concat(drawn)
+    drawn = {("Throughput of one IPU", "images/s"): rates, ("Time per micro-batch", "ms"): times}
+    named = pd.concat(drawn, names=["title", "unit"]).reset_index(["title", "unit"])
+    return named.rename(columns={"micro_batch": "batch_size"})
 
 
 def times_frame(frame: pd.DataFrame) -> pd.DataFrame:

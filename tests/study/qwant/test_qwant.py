@@ -7,7 +7,6 @@ import pytest
 
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.study import book
-from ipusim.study.book import charts as figures
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.qwant import (
     breakdown as qwant_inside,
@@ -198,15 +197,12 @@ def test_measured_layers_mark_the_vertex():
 
 
 def test_a_far_roofline_is_stated_instead_of_drawn():
-    near, far = (
-        pd.DataFrame({"batch": [1, 2], "published": 9, "roofline": bound})
-        for bound in ([3, 14], [100, 120])
-    )
-    panels = [
-        figures.panel(data, "batch", title, "s")
-        for title, data in {"near": near, "far": far, "far, too": far}.items()
-    ]
-    axes = book.open("qwant").figure("qwant_tables_1_to_3", pd.concat(panels)).figure.axes
+    near = pd.DataFrame({"batch_size": [1, 2], "published": 9, "roofline": [3, 14], "unit": "s"})
+    near[["specification", "calibrated", "low80", "high80"]] = math.nan
+    far = near.assign(roofline=[100, 120])
+    panels = {"near": near, "far": far, "far, too": far}
+    panels = pd.concat(panels, names=["title"]).reset_index("title")
+    axes = book.open("qwant").figure("qwant_tables_1_to_3", panels).figure.axes
     assert [len(axis.lines) for axis in axes[:3]] == [2, 1, 1]
     assert "100" in axes[1].texts[0].get_text()
     assert not axes[3].get_visible()
