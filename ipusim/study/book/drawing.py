@@ -30,7 +30,7 @@ from matplotlib.ticker import NullFormatter, NullLocator, StrMethodFormatter
 
 from ipusim.errors import StudyError, unknown_name
 from ipusim.look import OKABE_ITO, coloured, shared_looks, sheet
-from ipusim.study.book import charts
+from ipusim.machine.system import load_system
 from ipusim.study.view import NAMED, values, view, words
 
 Spec = Mapping[str, Any]
@@ -147,13 +147,22 @@ def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> 
     """Return the look of each value that a mark draws apart; those of a list are taken in turn."""
     name = mark.get("looks", "")
     if name == "systems":
-        return charts.system_looks(main[mark["by"]])
+        return _system_looks(main[mark["by"]])
     shared = {kind: shared_looks(kind) for kind in ("series", "parts")}
     known = _known("look", name, {"": {}, **shared, **looks})
     if isinstance(known, list):
         shown = main if mark["by"] in main else rows
         known = dict(zip(shown[mark["by"]].unique(), itertools.cycle(known), strict=False))
     return {value: coloured(look) for value, look in known.items()}
+
+
+def _system_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return a look per system: the colour of its chip, mark and line by place."""
+    chips, places = shared_looks("chips"), itertools.cycle(shared_looks("places").values())
+    return {
+        name: chips.get(load_system(name).chip.name, chips["another"]) | next(places)
+        for name in dict.fromkeys(names)
+    }
 
 
 def _number(rows: pd.DataFrame, wanted: Any) -> float:
@@ -178,7 +187,7 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
     if ticks is not None:
         getattr(axis, f"set_{side}ticks")(ticks)
     if "names" in spec:
-        charts.name_places(axis, values(named, spec["names"]), vertical=side == "y", places=ticks)
+        name_places(axis, values(named, spec["names"]), vertical=side == "y", places=ticks)
     axis.tick_params(axis=side, **spec.get("tick_look", {}))
     if "strong" in spec:
         for name, strong in zip(axis.get_xticklabels(), rows[spec["strong"]], strict=True):
@@ -187,6 +196,22 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
         ends = [_number(rows, end) for end in spec["ends"]]
         getattr(axis, f"set_{side}lim")(*ends)
     getattr(axis, f"set_{side}label")(words(spec.get("label", ""), rows))
+
+
+def name_places(
+    axis: Axes,
+    names: Sequence[object],
+    *,
+    vertical: bool = False,
+    places: Sequence[float] | None = None,
+) -> None:
+    """Name places of an axis, by default 0, 1, 2, ...; downwards on the vertical one."""
+    side = "y" if vertical else "x"
+    where = range(len(names)) if places is None else places
+    getattr(axis, f"set_{side}ticks")(where, [str(name) for name in names])
+    axis.grid(axis=side, visible=False)
+    if vertical:
+        axis.set_ylim(len(names) - 0.4, -0.6)
 
 
 def _equal(
@@ -239,7 +264,7 @@ def _stack(
         if named:
             texts = [f"{size:.0f}" if size >= named else "" for size in table[name]]
             axis.bar_label(bars, texts, label_type="center", fontsize=9)
-    charts.name_places(axis, names, vertical=flat)
+    name_places(axis, names, vertical=flat)
     if total:
         axis.margins(y=0.1)
         axis.bar_label(bars, [total.format(whole) for whole in ends], fontsize=8.5)

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from ipusim.look import sheet
 from ipusim.report import Report
 from ipusim.report.page import BESIDE, draw_phases
-from ipusim.study.book.charts import name_places
+from ipusim.study.book.drawing import name_places
 
 
 def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
