@@ -648,16 +648,19 @@ def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> N
     own = values[first.output[0]]
     wide = replace(own, shape=(*own.shape[:-1], sum(widths)))
 
-    def joined(op_type: str, x: str, suffix: str, weight: tuple[int, ...]) -> Node:
-        name, result = f"{stem}.{op_type}.weight", stem + suffix
+    def joined(op_type: str, x: str, suffix: str, weight: tuple[int, ...], parts: list[str]) -> Node:
+        # Layers that share their weights share the joined ones too.
+        name, result = "+".join(values[part].root or part for part in parts), stem + suffix
         values[name] = replace(own, shape=weight, static=True, learnable=True, root=name)
         values[result] = replace(wide)
         return Node(op_type=op_type, input=[x, name], output=[result], name=label + suffix)
 
-    fresh = [joined("MatMul", x, "", (inner, sum(widths)))]
+    weights = [node.input[1] for node in members]
+    fresh = [joined("MatMul", x, "", (inner, sum(widths)), weights)]
     if any(biases):
         # Of Whisper's projections only the keys have no bias: the missing one is zeros.
-        fresh.append(joined("Add", stem, ".biased", (sum(widths),)))
+        vectors = [vector for add in biases if add for vector in add.input if pieces.is_static(vector)]
+        fresh.append(joined("Add", stem, ".biased", (sum(widths),), vectors))
     lasts = [bias or node for bias, node in zip(biases, members, strict=True)]
     ends = {"input": fresh[-1].output, "output": [node.output[0] for node in lasts]}
     split = Node(op_type="Split", name=f"{label}.split", given={"axis": -1}, **ends)

@@ -329,6 +329,19 @@ def test_three_projections_become_one_product():
     assert graph.macs == 16 * 64 * 192
 
 
+def test_layers_that_share_their_projections_share_the_joined_one():
+    weights = {f"w{i}": np.full((8, 8), i + 1, np.float32) for i in range(3)}
+    weights |= {f"b{i}": np.full(8, i + 1, np.float32) for i in range(3)}
+    steps = []
+    for x, y in (("x", "e"), ("e", "y")):
+        steps += [f"{y}p{i} = MatMul {x} w{i}" for i in range(3)]
+        steps += [f"{y}q{i} = Add {y}p{i} b{i}" for i in range(3)]
+        steps += [f"{y}s = Add {y}q0 {y}q1", f"{y} = Mul {y}s {y}q2"]
+    graph, fused = _fused(_model(steps, **weights))
+    assert fused == {"q, k, v in one product": 2}
+    assert (graph.parameters, graph.macs) == (3 * (8 * 8 + 8), 2 * 4 * 8 * 24)
+
+
 def test_a_batch_norm_of_one_item_by_its_own_statistics_can_be_trained():
     steps = ["m = ReduceMean e axes:2 keepdims:1", "c = Sub e m", "q = Mul c c"]
     steps += ["v = ReduceMean q axes:0,2 keepdims:0", "n = ReduceMean e axes:0,2 keepdims:0"]
