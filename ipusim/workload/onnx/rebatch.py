@@ -164,7 +164,9 @@ class Rebatch:
                     p.node.input[place] = p("Expand", one, sized(value.shape, axis, after))
                 elif p.node.op_type == "MatMul" and before > self.before:
                     # The heads of every item, of queries or positions that are learnt.
-                    wide = p("Expand", name, [after // before, *value.shape])
+                    heads = before // self.before
+                    one = name if self.before == 1 else p.slice(name, 0, 0, heads)
+                    wide = p("Expand", one, [self.after, heads, *value.shape[1:]])
                     p.node.input[place] = p.reshape(wide, after, *value.shape[1:])
 
     def _alike(self, name: str, value: Value, axis: int) -> bool:
@@ -179,7 +181,8 @@ class Rebatch:
         if p.node.op_type == "Expand":
             pairs = zip(p.shape()[::-1], p.ints("", 1)[::-1], strict=False)
             axes = [(-place, *pair) for place, pair in enumerate(pairs, start=1)]
-            return [item for item in axes if item[1] != item[2] and 1 not in item]
+            lacking = [item for item in axes if 1 != item[1] != item[2]]
+            return [item for item in lacking if item[2] > 1 or self.after == 1]
         if p.node.op_type == "carry":
             return [(-len(p.shape()), self.before, self.after)] if len(p.shape()) > 1 else []
         shapes = {x: p.shape(x) for x in p.node.input if x}

@@ -227,19 +227,19 @@ NETWORKS = (
 )
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("batch", "size"), [(1, 6), (2, 6), (2, 3), (2, 1)])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_numbers_that_hold_the_batch_follow_it(network, batch):
+def test_numbers_that_hold_the_batch_follow_it(network, batch, size):
     file, item = network(batch)
     model = from_onnx(file)
     assert model.batch == batch
-    graphs = {size: model.graph(size) for size in (batch, 6)}
-    shapes = {size: graph.tensors[graph.outputs[0]].shape for size, graph in graphs.items()}
-    assert shapes == {size: (size, *item) for size in graphs}
-    assert graphs[6].macs * batch == graphs[batch].macs * 6
+    graphs = {items: model.graph(items) for items in (batch, size)}
+    shapes = {n: graph.tensors[graph.outputs[0]].shape for n, graph in graphs.items()}
+    assert shapes == {n: (n, *item) for n in graphs}
+    assert graphs[size].macs * batch == graphs[batch].macs * size
     looked_up = [
         [op.params.indices for op in graph.ops if op.kind == "gather"]
-        for graph in (graphs[6], from_onnx(network(6)[0]).graph())
+        for graph in (graphs[size], from_onnx(network(size)[0]).graph())
     ]
     assert looked_up[0] == looked_up[1]
 
