@@ -22,12 +22,16 @@ from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reader import Value
 from ipusim.workload.onnx.shapes import (
     FLOAT,
+    N_ARY,
+    REDUCTIONS,
+    TRUTHS,
     UNARY,
     Call,
     by_names,
     reduced_axes,
     sliced,
 )
+from ipusim.workload.operators.base import name_in_body
 
 _erf = np.vectorize(erf)
 
@@ -74,6 +78,8 @@ _OF_ELEMENTS = (*UNARY.split(), "Add", "Sub", "Mul", "Div", "Pow")
 """Functions of single elements, if all operands but one are numbers: constants of such shapes."""
 _NUMBERS = ((), (1,))
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
+_ONCE = {*_VIEWS, *_RENAMES, *f"{UNARY} {N_ARY} {TRUTHS} {REDUCTIONS} Expand".split()}
+"""Operators that an exporter may write twice: of the same they give the same."""
 _MOST_FOLLOWING, _MOST_PIECES, _MOST_AXES = 8, 16, 6
 
 
@@ -648,7 +654,9 @@ def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> N
     own = values[first.output[0]]
     wide = replace(own, shape=(*own.shape[:-1], sum(widths)))
 
-    def joined(op_type: str, x: str, suffix: str, weight: tuple[int, ...], parts: list[str]) -> Node:
+    def joined(
+        op_type: str, x: str, suffix: str, weight: tuple[int, ...], parts: list[str]
+    ) -> Node:
         # Layers that share their weights share the joined ones too.
         name, result = "+".join(values[part].root or part for part in parts), stem + suffix
         values[name] = replace(own, shape=weight, static=True, learnable=True, root=name)
@@ -659,7 +667,9 @@ def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> N
     fresh = [joined("MatMul", x, "", (inner, sum(widths)), weights)]
     if any(biases):
         # Of Whisper's projections only the keys have no bias: the missing one is zeros.
-        vectors = [vector for add in biases if add for vector in add.input if pieces.is_static(vector)]
+        vectors = [
+            vector for add in biases if add for vector in add.input if pieces.is_static(vector)
+        ]
         fresh.append(joined("Add", stem, ".biased", (sum(widths),), vectors))
     lasts = [bias or node for bias, node in zip(biases, members, strict=True)]
     ends = {"input": fresh[-1].output, "output": [node.output[0] for node in lasts]}
@@ -693,8 +703,32 @@ RULES: dict[str, tuple[Rule, ...]] = by_names(
 """Rules by the operator they are anchored at, tried in order."""
 
 
+def once(context: ImportContext) -> None:
+    """Let nodes that compute the same of the same be one: exporters repeat means and masks.
+
+    PopART merges them too (popart willow/src/transforms/mergeduplicateops.cpp), but a loop computes
+    in every round what it says.
+    """
+    names: dict[str, str] = {}
+    known: dict[object, list[str]] = {}
+
+    def same(name: str) -> object:
+        array = context.values[name].array if name else None
+        return name if array is None else (array.dtype, array.shape, array.tobytes())
+
+    for node in context.nodes:
+        node.input = [names.get(name, name) for name in node.input]
+        if node.op_type not in _ONCE:
+            continue
+        given = node.op_type, node.domain, repr(sorted(node.given.items()))
+        first = known.setdefault((*given, *map(same, node.input)), node.output)
+        if name_in_body(first[0]) != name_in_body(node.output[0]):
+            names.update(zip(node.output, first, strict=False))
+
+
 def fuse(context: ImportContext) -> None:
     """Replace patterns among the run-time nodes; drop nodes whose results nobody reads."""
+    once(context)
     drop_unread(context)
     pieces = Pieces(context)
     for node in list(context.nodes):

@@ -329,6 +329,15 @@ def test_three_projections_become_one_product():
     assert graph.macs == 16 * 64 * 192
 
 
+def test_what_is_computed_twice_of_the_same_is_computed_once():
+    """torch writes the mean and the differences again for a variance."""
+    twice = [f"{name} = ReduceMean x axes:1" for name in ("m", "n")]
+    twice += ["c = Sub x m", "d = Sub x n", "q = Mul d d", "v = ReduceMean q axes:1"]
+    graph, _ = _fused(_model([*twice, "e = Add v eps", "s = Sqrt e", "y = Div c s"]))
+    functions = [op.function for op in graph.ops]
+    assert functions == ["mean", "sub", "mul", "mean", "add", "sqrt", "div"]
+
+
 def test_layers_that_share_their_projections_share_the_joined_one():
     weights = {f"w{i}": np.full((8, 8), i + 1, np.float32) for i in range(3)}
     weights |= {f"b{i}": np.full(8, i + 1, np.float32) for i in range(3)}
