@@ -146,10 +146,20 @@ def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | 
     if any(rounds.get(name, count) != count for name, count in _rounds(exported).items()):
         return False
     before, after = (
-        [graph.macs, *(graph.tensors[name].elements for name in graph.outputs)]
+        [_macs_of_items(graph), *(graph.tensors[name].elements for name in graph.outputs)]
         for graph in (exported, rebatched)
     )
     return [size * times for size in before] == after or None
+
+
+def _macs_of_items(graph: Graph) -> int:
+    """Return the multiply-accumulates of what depends on data; others are of weights alone."""
+    reached, total = set(graph.inputs), 0
+    for op in graph.ops:
+        if not reached.isdisjoint(op.inputs):
+            reached.update(op.outputs)
+            total += op.macs
+    return total
 
 
 def _of_results(graph: Graph) -> list[Op]:

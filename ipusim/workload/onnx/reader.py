@@ -71,6 +71,7 @@ class Value:
     learnable: bool | None = None
     root: str | None = None  # the initializer whose memory it shares, in another shape
     counted: bool = False  # whether it follows from the round of a loop: the chip computes it
+    computed: bool = False  # whether it is a product of weights, or follows from one: it runs
 
     @property
     def elements(self) -> int:

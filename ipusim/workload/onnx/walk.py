@@ -155,8 +155,24 @@ class Walk:
             return
         if static and node.op_type != "carry" and not self._repeats_weights(node, results):
             self.constants.fold(node, results)
+            if self._runs(node):
+                self.context.nodes.append(node)
+                for name in filter(None, node.output):
+                    self.context.values[name].computed = True
         else:
             self._keep(node, results)
+
+    def _runs(self, node: Node) -> bool:
+        """Whether a node of constants runs all the same: products with weights, and what they give.
+
+        PopART folds no products (popart willow/src/ces), and trains the weights behind them.
+        """
+        values = [self.context.values[name] for name in node.input if name]
+        weights = [v for v in values if v.learnable and v.elem_type not in INTEGERS]
+        # A vector times another one is a table, of positions times frequencies.
+        learnt = any(sum(size > 1 for size in value.shape) > 1 for value in weights)
+        product = learnt and node.op_type in ("MatMul", "Gemm")
+        return node.op_type in HANDLERS and (product or any(value.computed for value in values))
 
     def _keep(self, node: Node, results: Results) -> None:
         """Record a run-time node; one whose results are empty is a constant."""

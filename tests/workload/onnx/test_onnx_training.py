@@ -8,6 +8,7 @@ from onnx_single_op import make_model
 from ipusim.api import simulate
 from ipusim.errors import WorkloadError
 from ipusim.workload.onnx import from_onnx
+from ipusim.workload.training import training_graphs
 
 SHAPE = ["n", 8, 4, 4]
 
@@ -257,3 +258,36 @@ def test_a_transposed_convolution_of_one_position_is_a_product():
     report = simulate(model, mode="training", micro_batch=2, loss="mean_squared", replicas=1)
     macs = report.layers.groupby("phase")["macs"].sum()
     assert macs["forward"] == macs["backward"] == 2 * 20 * 6 * 16
+
+
+def test_products_of_weights_run_and_train_them():
+    """Keys of positions that are projected, as DeBERTa and XLNet have them."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "q"], ["queries"]),
+        helper.make_node("MatMul", ["positions", "k"], ["keys"]),
+        helper.make_node("Transpose", ["keys"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["queries", "turned"], ["y"]),
+    ]
+    weights = {"q": [16, 8], "k": [16, 8], "positions": [12, 16]}
+    model = from_onnx(make_model(nodes, {"x": [2, 5, 16]}, ["y"], weights))
+    of_item, of_weights = 5 * (16 * 8 + 8 * 12), 12 * 16 * 8
+    for batch in (1, 2, 3):
+        graph = model.graph(batch)
+        assert graph.parameters == 16 * 8 + 16 * 8 + 12 * 16
+        assert graph.macs == batch * of_item + of_weights
+    trained = training_graphs(model.graph(2), loss="mean_squared")
+    assert set(trained.gradient_bytes) == set(weights)
+    # Of all products but the first, which reads data, both operands have a gradient.
+    backward = sum(op.macs for op in trained.micro_batch.ops if op.phase == "backward")
+    assert backward == 2 * (2 * of_item + of_weights) - 2 * 5 * 16 * 8
+
+
+def test_a_vector_times_another_one_is_a_table_of_positions():
+    nodes = [
+        helper.make_node("MatMul", ["places", "frequencies"], ["angles"]),
+        helper.make_node("Mul", ["x", "angles"], ["z"]),
+        helper.make_node("MatMul", ["z", "w"], ["y"]),
+    ]
+    weights = {"places": [600, 1], "frequencies": [1, 16], "w": [16, 3]}
+    graph = from_onnx(make_model(nodes, {"x": [1, 600, 16]}, ["y"], weights)).graph(1)
+    assert [op.kind for op in graph.ops] == ["elementwise", "matmul"]
