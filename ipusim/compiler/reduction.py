@@ -73,6 +73,8 @@ class Reduction(NamedTuple):
 
 _vertex = lru_cache(maxsize=64)(ReduceVertex)
 """The vertex of some types, each kept with what follows from them."""
+_vertices = lru_cache(maxsize=4096)(ReduceVertex.tile_vertices)
+"""The vertices of a tile; many layouts have the same contents of tiles."""
 
 
 @lru_cache(maxsize=4096)
@@ -112,7 +114,7 @@ def stages_of(asked: Reduction, tile: Tile, library: str) -> tuple[Stage, ...]:
 def _on_tile(layout: InputLayout, vertex: ReduceVertex) -> tuple[Stage, ...]:
     """Return the stages in which each tile reduces what it holds; the slowest pattern counts."""
     workers = vertex.tile.workers
-    patterns = map(vertex.tile_vertices, layout.patterns)
+    patterns = [_vertices(vertex, pattern) for pattern in layout.patterns]
     slowest = [
         max(each, key=partial(compute_set_cycles, workers=workers))
         for each in zip_longest(*patterns, fillvalue=())
