@@ -6,6 +6,7 @@ addTransformCycleEstimate).
 
 import itertools
 import math
+from array import array
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ipusim.compiler.convolution.params import ConvParams, ConvPass, Dim, Operand, uses
-from ipusim.compiler.convolution.record import PROBLEM
+from ipusim.compiler.convolution.record import PROBLEM, joined
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.tiles import ceil_div
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
@@ -26,7 +27,7 @@ class Way(NamedTuple):
     `expand` are the dimensions whose kernel moves into the input channels, `flatten` those whose
     output moves into the output channels, `dims` all of them then; the kernel has `one_element`,
     and the innermost dimension a `stride`. `sizes` are the batch then, and what becomes of one
-    input and one output channel; `row` are the integers of a `PROBLEM` that depend on nothing else.
+    input and one output channel; `row` is that of a `PROBLEM` which depends on nothing else.
     """
 
     expand: tuple[int, ...]
@@ -35,21 +36,21 @@ class Way(NamedTuple):
     sizes: tuple[int, int, int]
     one_element: bool
     stride: int
-    row: tuple[int, ...]
+    row: bytes
 
 
 class Transform(NamedTuple):
     """What is done to a convolution before it is split, and its input and output channels then.
 
     Its operands are exchanged if it is a `swap`, and so many groups are merged as the `factor` is.
-    `problem` are the integers of its `PROBLEM`.
+    `problem` is its `PROBLEM`.
     """
 
     swap: bool
     way: Way
     factor: int
     channels: tuple[int, int]
-    problem: tuple[int, ...]
+    problem: bytes
 
     @property
     def name(self) -> str:
@@ -70,7 +71,12 @@ class Transform(NamedTuple):
 
 def problems_of(transforms: Iterable[Transform]) -> np.ndarray:
     """Return the `PROBLEM` of each transform."""
-    return np.array([one.problem for one in transforms], np.int64).view(PROBLEM)[:, 0]
+    return joined((one.problem for one in transforms), PROBLEM)
+
+
+def _integers(*values: int) -> bytes:
+    """Return integers as records hold them: to join such is far less than to convert them anew."""
+    return array("q", values).tobytes()
 
 
 def transforms_of(asked: ConvPass, chip: Chip, rules: PlannerRules) -> list[Transform]:
@@ -88,7 +94,7 @@ def transforms_of(asked: ConvPass, chip: Chip, rules: PlannerRules) -> list[Tran
                 groups = math.ceil(whole.groups / factor)
                 sizes = groups, batch, in_chans * factor, out_chans * factor
                 copies = _copies(asked, rules, swap, way, factor > 1)
-                problem = (*sizes, *views, *copies, *way.row, *given)
+                problem = _integers(*sizes, *views, *copies) + way.row + given
                 transforms.append(Transform(swap, way, factor, sizes[2:], problem))
     return transforms
 
@@ -169,7 +175,7 @@ def _copies(
     )
 
 
-def _row(params: ConvParams, moved: tuple[int, ...], era: int) -> tuple[int, ...]:
+def _row(params: ConvParams, moved: tuple[int, ...], era: int) -> bytes:
     """Return the integers of a `PROBLEM` that depend on its batch and dimensions alone.
 
     `moved` are the dimensions that are no longer at their place.  Later planners want the batch
@@ -182,7 +188,7 @@ def _row(params: ConvParams, moved: tuple[int, ...], era: int) -> tuple[int, ...
     if era != ERA_1_0 and pointwise:
         pointwise = params.batch == 1 and all(dim.data.size == 1 for dim in params.dims[:-1])
     middle = middle[0] if middle else _NO_DIM
-    return slides, plain, pointwise, *outer, *middle, *inner
+    return _integers(slides, plain, pointwise, *outer, *middle, *inner)
 
 
 _NO_DIM = (1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1)
@@ -205,10 +211,10 @@ def _dim_of(dim: Dim, moved: bool) -> tuple[tuple[int, ...], bool, bool, bool]:
     return row, slides, plain, moved or pointwise
 
 
-def _given(asked: ConvPass, chip: Chip, rules: PlannerRules) -> list[int]:
+def _given(asked: ConvPass, chip: Chip, rules: PlannerRules) -> bytes:
     """Return the integers of a `PROBLEM` that do not depend on its transform."""
     modern = rules.era != ERA_1_0
-    return [
+    return _integers(
         *(asked.params.in_channels, asked.params.out_channels, asked.in_bytes, asked.out_bytes),
         *(2 if asked.in_bytes == 1 else rules.partials_bytes, 32 // asked.in_bytes),
         *(asked.kind.startswith("fc_"), asked.kind == "conv_forward"),
@@ -216,7 +222,7 @@ def _given(asked: ConvPass, chip: Chip, rules: PlannerRules) -> list[int]:
         *(chip.tiles_per_exchange_bus, chip.memcpy_bytes_per_cycle),
         *(_single_input_bytes(chip) if modern else -1, modern, rules.era >= ERA_2_4),
         *(0, 0, 0, 0, 0),
-    ]
+    )
 
 
 def _single_input_bytes(chip: Chip) -> int:
