@@ -302,20 +302,21 @@ CONTROL: dict[str, Recipe] = by_names(
         "Scan": _scan,
         "SequenceEmpty SequenceConstruct": _construct,
         "SplitToSequence": _split,
+        "Optional OptionalGetElement": lambda p: _bind(p, p.node.input[0]),
+        "OptionalHasElement": lambda p: p.context.constant(p.out(), np.array(p.has(0))),
+    }
+)
+"""Recipes by operator, of standard ones alone."""
+
+OF_SEQUENCES: dict[str, Recipe] = by_names(
+    {
         "SequenceInsert": _insert,
         "SequenceErase": _erase,
         "SequenceAt": lambda p: _bind(p, _items(p)[_place(p, 1) or 0]),
         "SequenceLength": lambda p: p.context.constant(p.out(), np.array(len(_items(p)))),
         "SequenceMap": _map,
         "ConcatFromSequence": _whole,
-        "Identity Optional OptionalGetElement": lambda p: _bind(p, p.node.input[0]),
-        "OptionalHasElement": lambda p: p.context.constant(p.out(), np.array(p.has(0))),
+        "Identity": lambda p: _bind(p, p.node.input[0]),
     }
 )
-"""Recipes by operator, of standard ones alone."""
-
-OF_SEQUENCES = (
-    *("SequenceInsert", "SequenceErase", "SequenceAt", "SequenceLength", "SequenceMap"),
-    *("ConcatFromSequence", "Identity"),
-)
-"""Those that are of this kind only where their first input is a sequence."""
+"""Recipes of those whose first input is a sequence."""

@@ -233,11 +233,15 @@ def _bind(
 
 
 def _size(size: Size, symbols: Mapping[str, int]) -> Size:
-    """Return a size, computed if the names in it are known."""
+    """Return a size; a sum or product of named ones is computed if all of them are known."""
     if size in symbols or not isinstance(size, str):
         return symbols.get(size, size)
-    found = _computed(size, symbols)
-    return size if found is None else found
+    if not _terms(size) or len(size) > _LONGEST_SUM:
+        return size
+    try:
+        return _arithmetic(ast.parse(size, mode="eval").body, symbols)
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
+        return size
 
 
 def _at_one(size: Size, batch: Collection[str]) -> Size:
@@ -247,16 +251,6 @@ def _at_one(size: Size, batch: Collection[str]) -> Size:
 
 
 _OPERATIONS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv, ast.Div: floordiv}
-
-
-def _computed(text: str, symbols: Mapping[str, int]) -> int | None:
-    """Return a sum or product of named sizes, None if it is none or a size is not known."""
-    if not _terms(text) or len(text) > _LONGEST_SUM:
-        return None
-    try:
-        return _arithmetic(ast.parse(text, mode="eval").body, symbols)
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
-        return None
 
 
 def _arithmetic(node: ast.AST, symbols: Mapping[str, int]) -> int:

@@ -112,23 +112,20 @@ def _encoded(p: Parts) -> str:
 
 def _depth(p: Parts) -> tuple[int, int, int]:
     """Return the trees, the levels of the deepest, and all nodes of an ensemble."""
+    pairs = zip(*(_listed(p, f"nodes_{side}nodeids") for side in ("true", "false")), strict=True)
     if p.get("tree_roots") is not None:
         roots = set(p.get("tree_roots"))
-        sides = (
-            zip(_listed(p, f"nodes_{side}nodeids"), _listed(p, f"nodes_{side}leafs"), strict=True)
-            for side in ("true", "false")
-        )
+        leaves = zip(*(_listed(p, f"nodes_{side}leafs") for side in ("true", "false")), strict=True)
         children = {
-            place: [child for child, leaf in pair if not leaf]
-            for place, pair in enumerate(zip(*sides, strict=True))
+            place: [child for child, leaf in zip(*both, strict=True) if not leaf]
+            for place, both in enumerate(zip(pairs, leaves, strict=True))
         }
         trees, deeper = len(roots), 1
     else:
-        true, false = _listed(p, "nodes_truenodeids"), _listed(p, "nodes_falsenodeids")
         ids = list(zip(p.get("nodes_treeids"), p.get("nodes_nodeids"), strict=True))
         children = {
-            (tree, own): [] if mode == "LEAF" else [(tree, a), (tree, b)]
-            for (tree, own), mode, a, b in zip(ids, p.get("nodes_modes"), true, false, strict=True)
+            (tree, own): [] if mode == "LEAF" else [(tree, child) for child in pair]
+            for (tree, own), mode, pair in zip(ids, p.get("nodes_modes"), pairs, strict=True)
         }
         roots = set(children) - {child for pair in children.values() for child in pair}
         trees, deeper = len({tree for tree, _ in ids}), 0

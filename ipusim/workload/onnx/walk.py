@@ -93,10 +93,10 @@ class Walk:
             self._visit(node)
 
     def _visit(self, node: Node) -> None:
-        first = node.input[0] if node.input else ""
-        of_unknown = node.op_type in OF_SEQUENCES and first not in self.sequences
-        if node.op_type in CONTROL and not node.domain and not of_unknown:
-            CONTROL[node.op_type](Parts(self, node))
+        of_sequence = any(name in self.sequences for name in node.input[:1])
+        control = CONTROL | OF_SEQUENCES if of_sequence else CONTROL
+        if node.op_type in control and not node.domain:
+            control[node.op_type](Parts(self, node))
             return
         inputs = [self.context.value(name, node) for name in node.input if name]
         knows = self.constants.known.get(node.op_type)
