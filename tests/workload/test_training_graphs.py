@@ -204,8 +204,7 @@ def test_optimizer_states_are_as_large_as_the_parameters(name: str) -> None:
 
 def test_loss_takes_the_softmax_itself() -> None:
     g = GraphBuilder("classifier")
-    x = g.linear("fc", g.input("x", (4, 8)), 10)
-    graph = g.finish(g.softmax("softmax", x) if hasattr(g, "softmax") else x)
+    graph = g.finish(g.softmax("softmax", g.linear("fc", g.input("x", (4, 8)), 10)))
     micro = trained(graph).micro_batch
     assert not [op for op in micro.ops if op.kind == "softmax"]
     (loss,) = (op for op in micro.ops if op.kind == "loss")
