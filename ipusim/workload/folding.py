@@ -20,8 +20,7 @@ def drop_dropout(graph: Graph) -> Graph:
     stands_for: dict[str, str] = {}
     ops: list[Op] = []
     for op in graph.ops:
-        if not stands_for.keys().isdisjoint(op.inputs):
-            op = replace(op, inputs=tuple(stands_for.get(name, name) for name in op.inputs))
+        op = replace(op, inputs=tuple(stands_for.get(name, name) for name in op.inputs))
         if not isinstance(op.params, Elementwise) or op.function != "dropout":
             ops.append(op)
         elif op.outputs[0] in graph.outputs:

@@ -276,8 +276,6 @@ def _total_gradient(tape: Tape, name: str, source: Op) -> str | None:
     if not parts:
         return None
     result, tensor = parts[0], tape.forward[name]
-    if len(parts) == 1:
-        return result
     part_of = "" if name == source.outputs[0] else f"{name.rpartition('.')[2]}."
     for count, part in enumerate(parts[1:], start=1):
         add = Elementwise.in_place("add")

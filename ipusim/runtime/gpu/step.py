@@ -98,8 +98,6 @@ def ring_all_reduce_s(size_bytes: float, gpus: int, gpu: Gpu) -> float:
     Each board sends and receives 2 (n - 1) / n of the data in 2 (n - 1) steps; nccl-tests states
     bus bandwidth by the same formula (NVIDIA/nccl-tests doc/PERFORMANCE.md).
     """
-    if gpus == 1:
-        return 0.0
     steps = 2 * (gpus - 1)
     return steps / gpus * size_bytes / gpu.all_reduce_bytes_per_s + steps * gpu.all_reduce_hop_s
 
