@@ -60,15 +60,16 @@ class Compiled:
     """Graphs and programs of a run; each object its own key, so that what it is cut into is kept.
 
     `graph` is that of a micro-batch, and `program` lowered as if for one chip: a stage or phase has
-    a whole chip to itself. `update` is the weight update of a training step, `gradient_bytes` those
-    of each parameter that is trained. `timeless` is the same for any clock: what needs no seconds,
-    such as memory, is measured once for it.
+    a whole chip to itself. `update` is the weight update of a training step with its own program,
+    `gradient_bytes` those of each parameter that is trained. `timeless` is the same for any clock:
+    what needs no seconds, such as memory, is measured once for it.
     """
 
     job: CompileJob
     graph: Graph
     program: Program
-    update: Compiled | None = None
+    update: Graph | None = None
+    update_program: Program | None = None
     gradient_bytes: Mapping[str, int] = field(default_factory=dict)
     timeless: Compiled | None = None
 
@@ -80,16 +81,16 @@ class Compiled:
     @cached_property
     def state_bytes(self) -> int:
         """Bytes of optimiser state."""
-        return state_bytes(self.update.graph) if self.update else 0
+        return state_bytes(self.update) if self.update else 0
 
     def as_rewritten(self) -> Compiled:
         """Return this with its programs as they are read here (`program_cache.rewritten`)."""
         program = as_rewritten(self.program, self.chip)
         if program is self.program:
             return self
-        update = self.update.as_rewritten() if self.update else None
+        update = as_rewritten(self.update_program, self.chip) if self.update else None
         # Memory stays that of what was compiled.
-        return replace(self, program=program, update=update)
+        return replace(self, program=program, update_program=update)
 
 
 def tile_steps(*programs: Program) -> int:
@@ -174,8 +175,7 @@ def compile_run(model: Model, config: RunConfig) -> Compiled:
 def _compiled(job: CompileJob) -> Compiled:
     """Compile for a chip, whose clock says how long cycles are and not which they are."""
     timeless = _lowered(replace(job, chip=replace(job.chip, clock_hz=_ANY_CLOCK)))
-    update = replace(timeless.update, job=job) if timeless.update else None
-    return replace(timeless, job=job, update=update, timeless=timeless)
+    return replace(timeless, job=job, timeless=timeless)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -184,13 +184,11 @@ def _lowered(job: CompileJob) -> Compiled:
     made = graphs(job.graphs)
     target = ("chip", "stack", "partials", "available_memory_proportion")
     lower = partial(_program, **{name: getattr(job, name) for name in target})
-    program, update = lower(made.micro_batch, host_dtype=job.host_dtype), None
-    if made.update is not None:
-        update = Compiled(job=job, graph=made.update, program=lower(made.update, host_dtype=None))
     return Compiled(
         job=job,
         graph=made.micro_batch,
-        program=program,
-        update=update,
+        program=lower(made.micro_batch, host_dtype=job.host_dtype),
+        update=made.update,
+        update_program=lower(made.update, host_dtype=None) if made.update else None,
         gradient_bytes=made.gradient_bytes,
     )

@@ -86,16 +86,15 @@ def run_step(
     times, items = config.micro_batches, config.micro_batches * config.items
     scales = calibration().power if calibrated else PowerScales()
     energy = program_energy(compiled.program, config, scales).times(times)
-    update = compiled.update.program if compiled.update else None
-    if update is not None:
-        energy += program_energy(update, config, scales)
+    if compiled.update:
+        energy += program_energy(compiled.update_program, config, scales)
     static = static_power_w(config.system, config.active_ipus)
     return StepResult(
         **asdict(priced),
         items=items,
         graph=compiled.graph,
         program=compiled.program,
-        update=update,
+        update=compiled.update_program,
         measured=replica.measured,
         io=io,
         terms=terms,
@@ -133,7 +132,7 @@ def _replica(compiled: Compiled, config: RunConfig) -> Replica:
             exchanges_each=compiled.program.exchanges,
             clock_hz=compiled.chip.clock_hz,
             times=config.micro_batches,
-            update_cycles=compiled.update.program.cycles if compiled.update else 0,
+            update_cycles=compiled.update_program.cycles if compiled.update else 0,
         ),
         measured=partial(_one_chip, compiled.timeless or compiled, resident),
         parameters=(tuple(compiled.gradient_bytes),),
@@ -142,8 +141,7 @@ def _replica(compiled: Compiled, config: RunConfig) -> Replica:
 
 @lru_cache(maxsize=REMEMBERED)
 def _one_chip(compiled: Compiled, resident_bytes: int) -> Held:
-    update = compiled.update.program if compiled.update else None
-    held = {"update": update, "resident_bytes": resident_bytes}
+    held = {"update": compiled.update_program, "resident_bytes": resident_bytes}
     return measure(compiled.graph, compiled.program, compiled.chip, **held), ()
 
 

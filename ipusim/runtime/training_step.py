@@ -140,7 +140,7 @@ def _norm_reductions(graph: Graph, config: RunConfig) -> tuple[collectives.Colle
 
 def _row_bytes(compiled: Compiled) -> int:
     """Bytes of the rows of a table in Streaming Memory; moments are stored in the table's type."""
-    kept = [state.name for state in compiled.update.graph.with_role("state")]
+    kept = [state.name for state in compiled.update.with_role("state")]
     kept = [name for name in kept if not name.endswith(".gradient")]
     total = 0
     for name in compiled.graph.streamed:

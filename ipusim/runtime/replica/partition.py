@@ -163,10 +163,10 @@ class Partitioned:
         owners = [(name, self.stage_ipus[stage]) for name, stage in self.owners.items()]
         return tuple(tuple(name for name, ipu in owners if ipu == one) for one in range(self.ipus))
 
-    def updates(self, update: Compiled) -> tuple[Program, ...]:
+    def updates(self, compiled: Compiled) -> tuple[Program, ...]:
         """Return the part of a weight update that each chip runs."""
         parts: list[list[LoweredOp]] = [[] for _ in range(self.ipus)]
-        for op, low in zip(update.graph.ops, update.program.ops, strict=True):
+        for op, low in zip(compiled.update.ops, compiled.update_program.ops, strict=True):
             parts[self.stage_ipus[self.owners[op.source]]].append(low)
         return tuple(Program(tuple(part)) for part in parts)
 

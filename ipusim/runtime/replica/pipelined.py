@@ -114,7 +114,7 @@ def _cut(
 ) -> tuple[Partitioned, float, Callable[[], Held]]:
     """Cut a micro-batch into stages, which tiers share; with seconds of the update, and memory."""
     cut = partition(compiled, *placed)
-    updates = cut.updates(compiled.update)
+    updates = cut.updates(compiled)
     update_s = max(part.cycles for part in updates) / compiled.chip.clock_hz
     return cut, update_s, measured_once(cut.measured, resident_bytes, updates)
 

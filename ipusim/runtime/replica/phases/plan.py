@@ -120,18 +120,16 @@ class PhasePlan:
 
 def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
     """Cut a graph into phases whose transfers fit the tiles set aside and Streaming Memory."""
-    graph, update = compiled.graph, compiled.update
+    graph, trains = compiled.graph, compiled.update is not None
     splits = streams.forward_splits(graph, config)
     ipus = tuple(phase % config.ipus_per_replica for phase in range(len(splits) + 1))
     cut = partition(compiled, splits, ipus)
-    forward, backward = streams.phase_numbers(
-        len(ipus), config.phase_liveness, training=update is not None
-    )
+    forward, backward = streams.phase_numbers(len(ipus), config.phase_liveness, training=trains)
     number_of = {
         op.name: (forward if op.phase == "forward" else backward)[cut.stage_of[op.name]]
         for op in graph.ops
     }
-    shares = None if update is None else _shares(cut, backward, update)
+    shares = _shares(cut, backward, compiled) if trains else None
     in_phase = shares is not None and config.micro_batches_per_phase == config.micro_batches
     updated = shares.number_of if in_phase else {}
     held = streams.held_tensors(graph, number_of, config.ipus_per_replica, updated)
@@ -166,12 +164,12 @@ def _streamed(held: streams.Held, graph: Graph, config: RunConfig) -> streams.He
     return replace(held, stay=streams.ADJACENT, parts=parts, **moved)
 
 
-def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> UpdateShares:
+def _shares(cut: Partitioned, backward: Sequence[int], compiled: Compiled) -> UpdateShares:
     """Share the weight update out: a parameter belongs to the first phase that reads it."""
-    graph = update.graph
+    graph = compiled.update
     cycles: dict[str, int] = {}
     states: dict[str, dict[str, int]] = {}
-    for op, low in zip(graph.ops, update.program.ops, strict=True):
+    for op, low in zip(graph.ops, compiled.update_program.ops, strict=True):
         name = streams.stored_as(cut.graph, op.source)
         cycles[name] = cycles.get(name, 0) + low.cycles
         for read in op.inputs:
@@ -181,5 +179,5 @@ def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> Upda
         number_of={name: backward[cut.owners[name]] for name in cycles},
         cycles=cycles,
         state_bytes={name: sum(states.get(name, {}).values()) for name in cycles},
-        programs=cut.updates(update),
+        programs=cut.updates(compiled),
     )
