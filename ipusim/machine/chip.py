@@ -44,8 +44,12 @@ class Chip(Sourced, file="hardware/chips", word="chip"):
     global_sync_cycles: int = constant("cycles", "Largest delay of a sync that crosses chips.")
     ipu_links: int = constant("links", "IPU-Links of the chip.")
 
-    def conv_units(self, dtype: str, partials: str) -> int:
-        """Return the conv units per tile for types of inputs and partials; else `ConfigError`."""
+    def macs_per_cycle(self, dtype: str = "float16", partials: str = "float16") -> int:
+        """Return the multiply-accumulates per cycle and tile of the conv units at their peak.
+
+        The core loop takes 4 cycles for 16 float16 or 32 float8 channels or 8 for 8 float32 ones
+        (poplibs lib/poplin/PerformanceEstimation.hpp). Other types are a `ConfigError`.
+        """
         units = {
             ("float16", "float16"): self.half_half_conv_units,
             ("float16", "float32"): self.half_float_conv_units,
@@ -57,16 +61,8 @@ class Chip(Sourced, file="hardware/chips", word="chip"):
                 f"Inputs {dtype!r} with partials {partials!r} have no conv unit on {self.name}: "
                 "use float16 or float32 inputs with partials at least as wide."
             )
-        return units[dtype, partials]
-
-    def macs_per_cycle(self, dtype: str = "float16", partials: str = "float16") -> int:
-        """Return the multiply-accumulates per cycle and tile of the conv units at their peak.
-
-        The core loop takes 4 cycles for 16 float16 or 32 float8 channels or 8 for 8 float32 ones
-        (poplibs lib/poplin/PerformanceEstimation.hpp).
-        """
-        cycles, channels = _CORE_LOOP.get(dtype, (1, 0))
-        return self.conv_units(dtype, partials) * channels // cycles
+        cycles, channels = _CORE_LOOP[dtype]
+        return units[dtype, partials] * channels // cycles
 
     def peak_flops_per_s(self, dtype: str = "float16", partials: str = "float16") -> float:
         """Return the peak of the whole chip in FLOP/s, two FLOPs per multiply-accumulate."""

@@ -168,12 +168,10 @@ def _amp_without_reduction(wanted: _Wanted, in_chans: int) -> list[np.ndarray]:
     """AMP vertices that take all input channels at once, and so may sum in the output's type."""
     if wanted.rules.era == ERA_1_0 or wanted.in_bytes != 2 or in_chans > _MOST_UNREDUCED:
         return []
-    types = _amp_types(wanted, 2)
-    in_per = [int(one["in_chans_per_group"][0]) for one in types]
     return [
         one
-        for one, size in zip(types, in_per, strict=True)
-        if -(-in_chans // size) * size == _MOST_UNREDUCED
+        for one in _amp_types(wanted, 2)
+        if in_chans + -in_chans % one["in_chans_per_group"] == _MOST_UNREDUCED
     ]
 
 

@@ -81,13 +81,12 @@ class PoolVertex:
         """Return one work item: `count` outputs of a row for one kernel position, all channels."""
         groups = part.channel_groups
         vectors = part.channel_grouping // self.vector_width
-        channel_loop = vectors * (3 + self.loop_cycles(count))
+        channel_loop = vectors * (3 + self.loop_cycles(count)) + 1
         if self.version == "2020-01":
             # Pointers are reloaded and advanced for every channel group.
-            per_group = 2 + 5 + 4 + 2 + (12 if self.is_grad else 0)
-            return 23 + groups * (per_group + channel_loop + 1)
+            return 23 + groups * (2 + 5 + 4 + 2 + (12 if self.is_grad else 0) + channel_loop)
         between = (6 if self.is_grad else 4) * (groups - 1)
-        return 23 + between + groups * (1 + channel_loop + 1)
+        return 23 + between + groups * (1 + channel_loop)
 
     def worker_cycles(self, part: TileSlice, init_vectors: int, rows: int, items: int) -> int:
         """Return one worker's cycles.
