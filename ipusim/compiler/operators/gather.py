@@ -161,14 +161,14 @@ def _cycle_goal(
 
 @lru_cache(maxsize=256)
 def plan_embedding(
-    op: Gather, dtype: str, chip: Chip, *, goal: str, updates: bool = True
+    op: Gather, dtype: str, chip: Chip, *, early: bool, updates: bool = True
 ) -> EmbeddingPlan:
     """Return the split of the lookups in a table, and of its updates where they share the plan.
 
-    `goal` says what is minimised, "memory" or "cycles".
+    What is minimised are cycles, `early` memory.
     """
     weigh, grain_bytes, size = _cycle_goal, chip.data_path_bytes, element_bytes(dtype)
-    if goal == "memory":
+    if early:
         weigh, grain_bytes = _memory_goal, _STORE_BYTES
     found = []
     for group_split in distinct_splits(op.groups, chip.tiles):
@@ -192,10 +192,9 @@ _REARRANGED_FROM_SPLIT = 4
 def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
     """Lower lookups or updates; their planner and vertices changed between SDK 2.0 and 2.4."""
     early = m.stack.planner_era < CYCLE_PLANS_ERA
-    goal = "memory" if early else "cycles"
     # Lookups and updates of one table share the plan.
     table = replace(op, function="lookup", hottest=0)
-    plan = plan_embedding(table, m.dtype, m.chip, goal=goal, updates=m.task.changes_table)
+    plan = plan_embedding(table, m.dtype, m.chip, early=early, updates=m.task.changes_table)
     if early:
         m.take_codelets(CODELET_VERSIONS[0])
     if op.function == "lookup":

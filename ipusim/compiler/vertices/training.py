@@ -125,22 +125,18 @@ def multi_update_add_cycles(
     MultiUpdateAdd, which ran on one worker. Rows of 64 bits have a path of their own since. Rows
     that are not whole 32-bit words take a C++ path at 20 cycles per element.
     """
-    size = element_bytes(dtype)
-    words = size == 4
-    early = tile.version == "2020-01"
-    special = not early and row_elements in ((2, 4) if words else (4,))
+    size, early = element_bytes(dtype), tile.version == "2020-01"
+    words, per_atom = size == 4, max(1, _ATOMIC_STORE_BYTES // size)
     if early:
-        cycles = 3 + (14 if words else 15)
+        cycles, per_row = (3 + 14, 11) if words else (3 + 15, 12)
     else:
-        cycles = 3 + (29 if words else 30) - (1 if special else 0) + 4 + (2 if words else 0)
-    per_atom = max(1, _ATOMIC_STORE_BYTES // size)
-    if special:
+        cycles, per_row = (3 + 29 + 4 + 2, 11) if words else (3 + 30 + 4, 13)
+    if not early and row_elements in ((2, 4) if words else (4,)):
+        cycles -= 1
         per_row = (8 if row_elements == 2 else 16) if words else 9
+    elif row_elements % per_atom:
+        per_row += 20 * row_elements
     else:
-        per_row = 11 if words else 12 + (0 if early else 1)
-        if row_elements % per_atom:
-            per_row += 20 * row_elements
-        else:
-            per_row += 3 * (row_elements // per_atom - 1)
+        per_row += 3 * (row_elements // per_atom - 1)
     cycles += per_row * in_range + 5 * (offsets - in_range)
     return cycles * tile.workers

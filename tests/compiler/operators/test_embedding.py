@@ -20,7 +20,7 @@ from ipusim.workload.graph import Gather
 
 def plan_of(rows, width, indices, *, goal, dtype="float16", updates=True, groups=1):
     sizes = Gather(rows=rows, width=width, indices=indices, groups=groups)
-    return plan_embedding(sizes, dtype, MK2, goal=goal, updates=updates)
+    return plan_embedding(sizes, dtype, MK2, early=goal == "memory", updates=updates)
 
 
 def tiles_of(plan):
