@@ -146,13 +146,8 @@ def _combine_factors(asked: ConvPass, in_channels: int) -> list[int]:
     narrow = (1,) if asked.in_bytes == 4 else (1, 2)
     if asked.params.groups == 1 or in_channels not in narrow:
         return []
-    load, most = 8 // asked.in_bytes, 32 // asked.in_bytes
-    factors = []
-    factor = load // in_channels
-    while factor <= most // in_channels:
-        factors.append(factor)
-        factor *= 2
-    return factors
+    load = 8 // asked.in_bytes
+    return [times * load // in_channels for times in (1, 2, 4)]
 
 
 def _copies(

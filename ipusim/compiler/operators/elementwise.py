@@ -40,7 +40,9 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     """Lower a function that is applied element by element."""
     layout = inputs[0].layout
     x = Placed((m.made.elements,), m.dtype, layout)
-    product = m.task.product if _accumulates(op, inputs) else None
+    adds = op.function in ("add", "scaled_add") and not op.broadcast and len(inputs) == 2
+    # Where a full matrix from the host is added to a result: how that lies.
+    product = m.task.product if adds and inputs[1].layout.free else None
     if op.function == "bias_add":
         m.by_channel("add", x, inputs[1].elements, "bias add", in_place=True)
     elif product:
@@ -106,23 +108,16 @@ def _result_bytes(m: Emitter, op: Elementwise, x: Placed) -> int:
 def dropout(m: Emitter, x: Placed, *, seeded: bool = False) -> None:
     """Drop elements at random, or their gradients, from a seed that is made for them (`seeded`).
 
-    Both draw the same random bits from the seed of the forward pass, so no mask is kept.
+    Both draw the same random bits from the seed of the forward pass, so no mask is kept. To make a
+    seed the number of the dropout, a constant on another tile, is added to the step's seed, and a
+    seed drawn where the sum is (graphcore/popart willow/src/popx/op/modifyrandomseedx.cpp).
     """
     if seeded:
-        _modify_seed(m)
+        m.count("add number of dropout", received=m.tile_bytes(COUNTER))
+        _draw(m, "draw seed", "Uniform", COUNTER)
+        m.count("cast seed")
+        m.copy("copy seed", cycles=copy_cycles(SEED_BYTES, m.chip))
     _draw(m, "dropout", "Dropout", x)
-
-
-def _modify_seed(m: Emitter) -> None:
-    """Make the seed of one dropout: its number is added to the step's seed, and a seed drawn.
-
-    The sum and the number drawn are on one tile, the number added is a constant on another
-    (graphcore/popart willow/src/popx/op/modifyrandomseedx.cpp).
-    """
-    m.count("add number of dropout", received=m.tile_bytes(COUNTER))
-    _draw(m, "draw seed", "Uniform", COUNTER)
-    m.count("cast seed")
-    m.copy("copy seed", cycles=copy_cycles(SEED_BYTES, m.chip))
 
 
 def _draw(m: Emitter, name: str, vertex: str, x: Placed) -> None:
@@ -137,13 +132,6 @@ def _draw(m: Emitter, name: str, vertex: str, x: Placed) -> None:
     m.emit("set seed", "poprand::SetSeed", seeding, exchange=SEED_BYTES)
     m.emit(name, f"poprand::{vertex}", random_cycles(m.tile, vertex, m.share(x), x.dtype))
     m.emit("restore seeds", "poplar::SetHwSeeds", seeding)
-
-
-def _accumulates(op: Elementwise, inputs: tuple[Placed, ...]) -> bool:
-    """Whether a full matrix from the host is added to a result."""
-    if op.function not in ("add", "scaled_add") or op.broadcast or len(inputs) != 2:
-        return False
-    return inputs[1].layout.free
 
 
 def _scaled_add(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> None:

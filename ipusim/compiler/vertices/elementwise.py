@@ -172,11 +172,10 @@ def running_mean_cycles(tile: Tile, elements: int) -> int:
 def cast_cycles(tile: Tile, elements: int, from_dtype: str, to_dtype: str) -> int:
     """Return the cycles of a type conversion (CastSupervisor, then getCast1DCycleEstimate)."""
     worker = _cast_worker_cycles(tile, tile.per_worker(elements), from_dtype, to_dtype)
-    if tile.version != "2020-01":
-        return 12 + tile.workers * (worker + 18)
-    if {from_dtype, to_dtype} <= _FLOATING:
-        return 7 + tile.workers * (20 + worker)
-    return tile.workers * worker
+    supervisor, start = 12, 18
+    if tile.version == "2020-01":
+        supervisor, start = (7, 20) if {from_dtype, to_dtype} <= _FLOATING else (0, 0)
+    return supervisor + tile.workers * (start + worker)
 
 
 def cast_runs_cycles(tile: Tile, runs: Runs, from_dtype: str, to_dtype: str) -> int:
