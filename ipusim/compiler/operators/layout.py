@@ -16,7 +16,12 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
         whole = sum(x.elements for x in inputs[:1]) == elements
         return before if whole else before._replace(mapping="")
     if op.function in ("dynamic_slice", "dynamic_update"):
-        return _counted(m, op, before)
+        # What the round of a loop says is read, or written, and stays on its tiles. A tensor lies
+        # so that every slice is spread over all of them (poplibs lib/popops/DynamicSlice.cpp,
+        # createSliceableTensor, createSliceableTensorFromSlice).
+        share = m.share(Placed((m.made.elements,), m.made.dtype, before))
+        m.slice(op.function, share, m.dtype, write=op.function == "dynamic_update")
+        return before._replace(mapping="")
     if op.function == "carry":
         # What a round of a loop made is copied within its tiles, before it moves to the next round.
         kept = m.tile_bytes(m.made)
@@ -25,14 +30,3 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
     copied = m.piece_copies(spread, before) if op.function == "copy" else 0
     m.copy("move", m.tile_bytes(spread), cycles=copied)
     return spread.layout
-
-
-def _counted(m: Lowering, op: Layout, before: TensorLayout) -> TensorLayout:
-    """Read, or write, what the round of a loop says; it stays on its tiles.
-
-    A tensor lies so that every slice is spread over all tiles (poplibs lib/popops/DynamicSlice.cpp,
-    createSliceableTensor, createSliceableTensorFromSlice).
-    """
-    share = m.share(Placed((m.made.elements,), m.made.dtype, before))
-    m.slice(op.function, share, m.dtype, write=op.function == "dynamic_update")
-    return before._replace(mapping="")

@@ -87,22 +87,19 @@ class ReduceVertex:
         """Bytes of a partial and of an output."""
         return element_bytes(self.inputs), element_bytes(self.output)
 
-    @cached_property
-    def strided_rates(self) -> tuple[int, int]:
-        """Cycles around all loops of `strided`, and of what completes one.
-
-        From SDK 2.1 on that depends on the types (getCyclesEstimateForStridedReduce, whose table
-        lacks sums of squares; they are taken to complete as sums do).
-        """
-        if self.tile.version != "2021-11":
-            return ENTRY_EXIT_CYCLES + 17, 6
-        if self.column_bytes[0] != 2:
-            return 16, 10 if self.accumulates else 9
-        return 16, 12 if self.accumulates and self.column_bytes[1] == 4 else 13
-
     def strided(self, columns: int, rows: int) -> int:
-        """Where the partials form one regular array (STRIDED_REDUCE)."""
-        around, completed = self.strided_rates
+        """Where the partials form one regular array (STRIDED_REDUCE).
+
+        From SDK 2.1 on it depends on the types what completes a loop
+        (getCyclesEstimateForStridedReduce, whose table lacks sums of squares; they are taken to
+        complete as sums do).
+        """
+        around, completed = ENTRY_EXIT_CYCLES + 17, 6
+        if self.tile.version == "2021-11":
+            in_bytes, out_bytes = self.column_bytes
+            around, completed = 16, 10 if self.accumulates else 9
+            if in_bytes == 2:
+                completed = 12 if self.accumulates and out_bytes == 4 else 13
         return around + columns // gcd(self.path, columns) * (completed + rows)
 
     def continuous(self, outputs: int, rows: int) -> int:
