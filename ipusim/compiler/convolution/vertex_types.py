@@ -6,7 +6,7 @@ Of float8 ("quarter") AMP alone is offered: its SLIC, for 8 channels, is left ou
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, product
 from math import isqrt
 from typing import NamedTuple
 
@@ -141,21 +141,17 @@ def _amp_types(wanted: _Wanted, partials: int) -> tuple[np.ndarray, ...]:
     unit_counts = [units_on_chip]
     if modern and units_on_chip == 16 and in_bytes > 1:
         unit_counts.append(8)
-    groupings: dict[tuple[int, int, int], None] = {}
+    one_pass = kind == "fc_inference" or in_bytes == 1
+    groupings: dict[tuple[int, ...], None] = {}
     for units in unit_counts:
         used_depth = depth * units // units_on_chip
-        for in_per in range(depth, 0, -1):
-            if depth % in_per or in_per % lanes:
-                continue
-            if in_per != depth and used_depth % in_per:
-                continue
-            for out_per in (units_on_chip, depth, 8):
-                one_pass = kind == "fc_inference" or in_bytes == 1
-                if out_per % units or (one_pass and out_per != units):
-                    continue
-                if modern and out_per not in (units, used_depth):
-                    continue
-                groupings[in_per, out_per, units] = None
+        ins = [n for n in (depth, depth // 2, lanes) if n == depth or used_depth % n == 0]
+        outs = [n for n in (units_on_chip, depth, 8) if n % units == 0]
+        if one_pass:
+            outs = [units]
+        elif modern:
+            outs = [n for n in outs if n in (units, used_depth)]
+        groupings |= dict.fromkeys(product(ins, outs, [units]))
     # The units that the planner reckons to share a pass are those of its own partials type.
     sharing = _units(chip, in_bytes, rules.partials_bytes)
     return tuple(
