@@ -1,17 +1,20 @@
-"""The convolution and matrix-multiply planner: the cheapest plan of one operation.
+"""The convolution and matrix-multiply planner: the cheapest plan of an operation, or of a layer.
 
 `plan` tries the transforms that poplibs tries (`transforms`), lists the vertex types that the
 chip and the stack offer for each (`vertex_types`), and lets `kernel` find the best partition of all
-of them under the temporary-memory bound.
+of them under the temporary-memory bound. `plan_layer` does so for the passes of a layer.
 
-Source: poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan, runPlanner).
+Sources: poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan, runPlanner; getFullyConnectedBwdPlan,
+getFullyConnectedWUPlan at tag sdk/poplar/2.0.0) and ``ConvModel.cpp`` there (addBwdEstimates,
+addWuEstimates).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 from types import MappingProxyType
 from typing import NamedTuple
@@ -23,11 +26,11 @@ from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import Cost, Split, empty_works
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import Transform, problems_of, transforms_of
-from ipusim.compiler.convolution.vertex_types import candidates_of, vertex_types
+from ipusim.compiler.convolution.vertex_types import candidates_of, joint_types, vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
 from ipusim.compiler.tiles import Runs, ceil_div
 from ipusim.compiler.vertices import METHOD_NAMES
-from ipusim.compiler.vertices.conv import ERA_3_3
+from ipusim.compiler.vertices.conv import ERA_1_0, ERA_3_3
 from ipusim.machine import Chip
 
 _REMEMBERED = 65536
@@ -126,8 +129,8 @@ def plan(asked: ConvPass, chip: Chip, rules: PlannerRules) -> Plan:
             started, at = _AHEAD.get()[key]
             search = started.result()
         else:
-            search, at = searched(_search_for([asked], chip, rules)), 0
-        found = _PLANS[key] = found_plan(search, at, *key)
+            search, at = _searched(_search_for([asked], chip, rules)), 0
+        found = _PLANS[key] = _found_plan(search, at, *key)
     return found
 
 
@@ -143,7 +146,7 @@ def planned_ahead(asked: Iterable[ConvPass], chip: Chip, rules: PlannerRules) ->
     try:
         for begin in range(0, len(keys), _AT_ONCE):
             part = keys[begin : begin + _AT_ONCE]
-            search = pool.submit(searched, _search_for([one for one, *_ in part], chip, rules))
+            search = pool.submit(_searched, _search_for([one for one, *_ in part], chip, rules))
             ahead |= {key: (search, at) for at, key in enumerate(part)}
         yield
     finally:
@@ -156,7 +159,7 @@ def forget_plans() -> None:
     _PLANS.clear()
 
 
-class Search(NamedTuple):
+class _Search(NamedTuple):
     """Convolutions, a work each, with all transforms, their problems, and vertex types of these."""
 
     transforms: list[Transform]
@@ -169,12 +172,12 @@ class Search(NamedTuple):
 _Key = tuple[ConvPass, Chip, PlannerRules]
 
 _PLANS: dict[_Key, Plan] = {}
-_Ahead = Mapping[_Key, tuple[Future[Search], int]]
+_Ahead = Mapping[_Key, tuple[Future[_Search], int]]
 _AHEAD: ContextVar[_Ahead] = ContextVar("searches under way", default=MappingProxyType({}))
 """The search for a convolution, and which of its works it is."""
 
 
-def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> Search:
+def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> _Search:
     """Return what is to be searched for the plans of some convolutions."""
     works = empty_works(len(asked), rules.temporary_bytes(chip.bytes_per_tile))
     works["pruned"], works["tile_bytes"] = 1, chip.bytes_per_tile
@@ -186,17 +189,17 @@ def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> S
         work["last_problem"] = len(transforms) - 1
         types += vertex_types(transforms[len(types) :], one, chip, rules)
     problems = problems_of(transforms)
-    return Search(transforms, problems, *candidates_of(problems, types), works)
+    return _Search(transforms, problems, *candidates_of(problems, types), works)
 
 
-def searched(search: Search, *, joint: bool = False) -> Search:
+def _searched(search: _Search, *, joint: bool = False) -> _Search:
     """Search, with one shared best cost for all transforms and vertex types of a convolution."""
     kernel(*search[1:], joint)
     return search
 
 
-def found_plan(
-    search: Search,
+def _found_plan(
+    search: _Search,
     at: int,
     asked: ConvPass,
     chip: Chip,
@@ -239,3 +242,70 @@ def part_channels_of(problem: np.void, vertex: np.void, work: np.void) -> int:
     if parts > 1 and problem["era"] >= ERA_3_3:
         return ceil_div(int(work["totals"]["out_grains"]), parts) * group
     return int(problem["out_chans"]) // parts
+
+
+class LayerPlans(NamedTuple):
+    """Plans of the three passes of one fully connected layer, all of them joint or none.
+
+    A joint plan keeps every weight on the tile that uses it in all passes, so that nothing but
+    their channels is transposed between them; it is taken where it costs less than three plans do.
+    """
+
+    forward: Plan
+    data_gradient: Plan
+    weight_gradient: Plan
+
+
+@lru_cache(maxsize=4096)
+def plan_layer(asked: ConvPass, chip: Chip, rules: PlannerRules) -> LayerPlans:
+    """Return the plans of a layer, whose forward product, of kind "fc_training", is `asked` for.
+
+    The joint plans of tag 1.0.136, which did not exchange operands, are not modelled: that era gets
+    three plans.
+    """
+    separate = [plan(one, chip, rules) for one in layer_passes(asked)]
+    if rules.era != ERA_1_0 and asked.in_bytes == asked.out_bytes:
+        bound = sum(one.planned_cycles for one in separate)
+        return _joint(asked, chip, rules, bound) or LayerPlans(*separate)
+    return LayerPlans(*separate)
+
+
+def layer_passes(asked: ConvPass) -> tuple[ConvPass, ConvPass, ConvPass]:
+    """Return the three passes of a layer, operands exchanged as in the forward one, `asked`.
+
+    Forward multiplies m x k by k x n; `asked` has batch n, input channels k, output channels m.
+    """
+    forward = asked.params
+    n, k, m = forward.batch, forward.in_channels, forward.out_channels
+    data = forward._replace(batch=k, in_channels=n)
+    weights = forward._replace(in_channels=m, out_channels=k)
+    return (
+        asked,
+        replace(asked, kind="fc_data_gradient", params=data),
+        replace(asked, kind="fc_weight_gradient", params=weights),
+    )
+
+
+def _joint(asked: ConvPass, chip: Chip, rules: PlannerRules, bound: int) -> LayerPlans | None:
+    """Return the joint plans if one partition costs no more than `bound` cycles."""
+    passes = layer_passes(asked)
+    plain = [transforms_of(one, chip, rules)[0] for one in passes]
+    problems = problems_of(plain)
+    problems["joint"] = 1
+    problems["copy_input"] = (0, 0, 1)
+    problems["copy_output"] = 0
+    # Neighbours receive the same inputs in the standard order of tiles only.
+    problems["tiles_per_bus"][1:] = 1
+    works = empty_works(3, rules.temporary_bytes(chip.bytes_per_tile))
+    works["best_cycles"] = bound + 1
+    forward, update = joint_types(plain, passes, chip, rules)
+    candidates = candidates_of(problems, [forward, (), update])
+    search = _searched(_Search(plain, problems, *candidates, works), joint=True)
+    if works["best_cycles"][0] > bound:
+        return None
+    works["best_cycles"] = works["best_cycles"][0] // 3
+    works["evaluations"] = works["evaluations"][0]
+    of = chip, rules
+    return LayerPlans(
+        *(_found_plan(search, at, one, *of, joint=True) for at, one in enumerate(passes))
+    )

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from ipusim.compiler.convolution import planner
-from ipusim.compiler.convolution.joint import plan_layer
-from ipusim.compiler.convolution.planner import Plan
+from ipusim.compiler.convolution.planner import Plan, plan_layer
 from ipusim.compiler.emitter import Placed, TensorLayout, narrow_bytes
 from ipusim.compiler.operators.products.supersteps import lower_planned, transpose_weights
 from ipusim.compiler.state import Lowering, lowers

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.convolution.joint import layer_passes, plan_layer
 from ipusim.compiler.convolution.kernel import fill_joint_splits
 from ipusim.compiler.convolution.params import ConvPass
-from ipusim.compiler.convolution.planner import plan
+from ipusim.compiler.convolution.planner import layer_passes, plan, plan_layer
 from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.lower import lower

@@ -139,7 +139,7 @@ def exhaustive(*asked):
     """Return a plan for which every partition was evaluated."""
     search = planner._search_for(asked[:1], *asked[1:])
     search.works["pruned"] = 0
-    return planner.found_plan(planner.searched(search), 0, *asked)
+    return planner._found_plan(planner._searched(search), 0, *asked)
 
 
 def assert_pruned_equals_exhaustive(shape, chip, rules):
