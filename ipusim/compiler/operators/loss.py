@@ -5,7 +5,7 @@ Source: poplibs lib/popnn/Loss.cpp (calcLoss) and lib/popops/Encoding.cpp (encod
 """
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
-from ipusim.compiler.operators.argmax import argmax
+from ipusim.compiler.operators.reduce import argmax
 from ipusim.compiler.operators.softmax import softmax_forward
 from ipusim.compiler.state import Lowering, float_dtype, lowers
 from ipusim.compiler.tiles import ceil_div, element_bytes, vector_width

@@ -8,7 +8,7 @@ C++ without an estimate: their instructions are counted from codelet.cpp [inferr
 """
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.operators.argmax import argmax
+from ipusim.compiler.operators.reduce import argmax
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import ceil_div, element_bytes
 from ipusim.workload.graph import NonMaxSuppression

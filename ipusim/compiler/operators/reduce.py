@@ -1,8 +1,17 @@
-"""Reductions of a graph, and the position of the largest element."""
+"""Reductions of a graph, and the position of the largest element of every row.
 
-from ipusim.compiler.emitter import SPREAD, Placed, TensorLayout
-from ipusim.compiler.operators.argmax import argmax
+Source of the latter: poplibs lib/popnn/Loss.cpp (argMinMaxSplitFirstReduction, maxMinArgMaxMin) and
+lib/popnn/popnnCycleEstimators.cpp (ReduceMaxClassGather, ReduceMaxClassSparse), the same at tags
+1.0.136, sdk/poplar/2.4.0 and 3.2.0. The elements, row after row, are cut into equal shares; each
+worker keeps the largest of its part of a row, and further steps compare 32 of those at a time.
+"""
+
+from collections import Counter
+
+from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.state import Lowering, float_dtype, lowers
+from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
+from ipusim.machine import Chip
 from ipusim.workload.graph import Reduce
 
 _FUNCTIONS = {
@@ -13,6 +22,16 @@ _FUNCTIONS = {
     "l2": "square_add",
 }
 """Vertex function of each reduction; all others add."""
+
+_WORKER_ELEMENTS = 32
+"""Elements that a worker gets at least, and partials that one compares."""
+_MOST_WORKER_ELEMENTS = 4095
+"""Iterations that the repeat instruction counts (Target::getRptCountMax)."""
+_SUPERVISOR = 9
+_GATHER, _SPARSE = 27, 24
+"""Cycles of a worker besides 3 for each of its elements, in floats."""
+_PARTIAL_BYTES = 8
+"""A float or integer and its position."""
 
 
 @lowers(Reduce)
@@ -25,3 +44,85 @@ def reduce(m: Lowering, op: Reduce, x: Placed, *_: Placed) -> TensorLayout:
         x = Placed(shape, float_dtype(x.dtype))
         m.reduce(_FUNCTIONS.get(op.function, "add"), x, *(op.axes or (1,)))
     return SPREAD
+
+
+def argmax(m: Emitter, x: Placed) -> None:
+    """Find the largest element of each row of a matrix.
+
+    What is no float is compared by compiled code. Vertices read contiguous elements, so a tile
+    copies those of a scattered row one by one before.
+    """
+    (rows, length), chip = x.shape, m.chip
+    # Elements are cut into equal shares.
+    least = max(chip.workers * _WORKER_ELEMENTS, ceil_div(rows * length, chip.tiles))
+    shares = ceil_div(rows * length, least)
+    compute, cut, whole = 0, Counter[int](), Counter[int]()
+    for share in range(shares):
+        begin, end = (rows * length * edge // shares for edge in (share, share + 1))
+        cycles = 0
+        for row, elements, count in _pieces(begin, end, length):
+            worker, workers = _split(elements, chip)
+            cycles += count * _gather_cycles(elements, worker, x.dtype, chip)
+            if count == 1:
+                cut[row] += workers
+            else:
+                whole[workers] += count
+        compute = max(compute, cycles)
+    element = element_bytes(x.dtype)
+    moved = ceil_div(rows * length, shares) * element
+    copied = copy_cycles(moved, chip, atom_bytes=element) if x.layout.rows else 0
+    vertex = "popnn::ReduceMaxClassGather"
+    m.emit("largest of each worker", vertex, compute, received=moved, copy=copied)
+    _compare_partials(m, whole + Counter(cut.values()), x.dtype)
+
+
+def _pieces(begin: int, end: int, length: int) -> list[tuple[int, int, int]]:
+    """Return (first row, elements of each, number of rows) of the pieces of rows in a share."""
+    first, last = ceil_div(begin, length), end // length
+    if first > last:
+        return [(last, end - begin, 1)]
+    cut = (first - 1, first * length - begin, 1), (last, end - last * length, 1)
+    pieces = cut[0], (first, length, last - first), cut[1]
+    return [piece for piece in pieces if min(piece[1:]) > 0]
+
+
+def _split(elements: int, chip: Chip) -> tuple[int, int]:
+    """Return the elements of a worker and the partials that all workers leave."""
+    if elements // chip.workers < _WORKER_ELEMENTS:
+        return _WORKER_ELEMENTS, ceil_div(elements, _WORKER_ELEMENTS)
+    vertices = ceil_div(elements, chip.workers * _MOST_WORKER_ELEMENTS)
+    return ceil_div(elements, chip.workers * vertices), chip.workers * vertices
+
+
+def _gather_cycles(elements: int, worker: int, dtype: str, chip: Chip) -> int:
+    """Return the cycles of the vertices that read `elements` of one row on a tile."""
+    vertices = ceil_div(elements, chip.workers * worker)
+    if dtype.startswith("float"):
+        cycles = _GATHER + 3 * min(worker, elements)
+    else:
+        # One worker does the work of all.
+        cycles = 22 + min(chip.workers, ceil_div(elements, worker)) * (25 + 6 * worker)
+    return vertices * (_SUPERVISOR + chip.workers * cycles)
+
+
+def _compare_partials(m: Emitter, rows: Counter[int], dtype: str) -> None:
+    """Compare what workers found; `rows` says how many rows have left so many partials."""
+    chip = m.chip
+    while max(rows) > 1:
+        vertices = sum(
+            count * ceil_div(size, _WORKER_ELEMENTS) for size, count in rows.items() if size > 1
+        )
+        largest = min(max(rows), _WORKER_ELEMENTS)
+        floats = dtype.startswith("float")
+        cycles = _SPARSE + 3 * largest if floats else 23 + 6 * largest
+        per_tile = ceil_div(vertices, chip.tiles)
+        m.emit(
+            "compare the largest",
+            "popnn::ReduceMaxClassSparse",
+            chip.workers * ceil_div(per_tile, chip.workers) * cycles,
+            received=per_tile * largest * _PARTIAL_BYTES,
+        )
+        left: Counter[int] = Counter()
+        for size, count in rows.items():
+            left[ceil_div(size, _WORKER_ELEMENTS)] += count
+        rows = left

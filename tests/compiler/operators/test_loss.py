@@ -4,8 +4,8 @@ import pytest
 from emitting import emitted, matrix
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.operators.argmax import argmax
 from ipusim.compiler.operators.loss import loss_and_gradient
+from ipusim.compiler.operators.reduce import argmax
 from ipusim.compiler.operators.softmax import softmax_forward, softmax_gradient
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Loss

@@ -4,7 +4,7 @@ from emitting import MK2, emitted, matrix
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.argmax import argmax
+from ipusim.compiler.operators.reduce import argmax
 from ipusim.compiler.stacks import load_stack
 from ipusim.workload.layers import GraphBuilder
 
