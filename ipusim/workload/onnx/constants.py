@@ -12,12 +12,12 @@ from onnx import helper, numpy_helper
 
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.reader import INTEGERS, Value, is_kept, stored
+from ipusim.workload.onnx.reader import Value, is_kept, stored
 from ipusim.workload.onnx.reference import evaluated
 from ipusim.workload.onnx.shapes import Results
 from ipusim.workload.operators.base import name_in_body
 
-_RANDOM = ("Random", "Bernoulli", "Multinomial")
+RANDOM = ("Random", "Bernoulli", "Multinomial")
 _OF_POSITIONS = ("Sin", "Cos")
 """Operators that make tables of positions: of frequencies, which nobody learns."""
 
@@ -39,7 +39,7 @@ class Folding:
     def computes(self, node: Node) -> bool:
         """Whether the values of a node's results can be known: those of all its inputs are."""
         known = all(value.array is not None for value in self._values(node))
-        return known and not node.op_type.startswith(_RANDOM) and not node.domain
+        return known and not node.op_type.startswith(RANDOM) and not node.domain
 
     def fold(self, node: Node, results: Results | None) -> None:
         """Record results as constants, with values if they are few or no rule told their shapes."""
@@ -104,8 +104,7 @@ class Folding:
             return False
         values = self._values(node)
         kinds = {value.learnable for value in values}
-        weights = (v for v in values if v.elements > 1 and v.elem_type not in INTEGERS)
-        if any(value.learnable for value in weights):
+        if any(value.trained for value in values):
             return True
         return False if kinds == {False} else None
 

@@ -17,14 +17,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ipusim.errors import MISFITS
+from ipusim.workload.onnx.constants import RANDOM
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reader import Value
 from ipusim.workload.onnx.shapes import (
     FLOAT,
-    N_ARY,
-    REDUCTIONS,
-    TRUTHS,
     UNARY,
     Call,
     by_names,
@@ -77,9 +75,8 @@ _RENAMES = ("Cast", "Identity")
 _OF_ELEMENTS = (*UNARY.split(), "Add", "Sub", "Mul", "Div", "Pow")
 """Functions of single elements, if all operands but one are numbers: constants of such shapes."""
 _NUMBERS = ((), (1,))
+_NEVER_THE_SAME = (*RANDOM, "Dropout", "carry")
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
-_ONCE = {*_VIEWS, *_RENAMES, *f"{UNARY} {N_ARY} {TRUTHS} {REDUCTIONS} Expand".split()}
-"""Operators that an exporter may write twice: of the same they give the same."""
 _MOST_FOLLOWING, _MOST_PIECES, _MOST_AXES = 8, 16, 6
 
 
@@ -713,17 +710,19 @@ def once(context: ImportContext) -> None:
     known: dict[object, list[str]] = {}
 
     def same(name: str) -> object:
-        array = context.values[name].array if name else None
-        return name if array is None else (array.dtype, array.shape, array.tobytes())
+        value = context.values[name] if name else None
+        if value is None or value.array is None or value.trained:
+            return name
+        return value.elem_type, value.shape, value.array.tobytes()
 
     for node in context.nodes:
         node.input = [names.get(name, name) for name in node.input]
-        if node.op_type not in _ONCE:
+        if node.op_type.startswith(_NEVER_THE_SAME) or "unknown" in node.given:
             continue
-        given = node.op_type, node.domain, repr(sorted(node.given.items()))
+        given = node.op_type, node.domain, len(node.output), repr(sorted(node.given.items()))
         first = known.setdefault((*given, *map(same, node.input)), node.output)
         if name_in_body(first[0]) != name_in_body(node.output[0]):
-            names.update(zip(node.output, first, strict=False))
+            names.update(zip(node.output, first, strict=True))
 
 
 def fuse(context: ImportContext) -> None:

@@ -78,6 +78,11 @@ class Value:
         """Number of elements."""
         return prod(self.shape)
 
+    @property
+    def trained(self) -> bool:
+        """Whether it is a parameter wherever it is read: learnable and several numbers."""
+        return bool(self.learnable) and self.elements > 1 and self.elem_type not in INTEGERS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataInput:

@@ -25,7 +25,7 @@ from ipusim.workload.onnx.control import CONTROL, OF_SEQUENCES
 from ipusim.workload.onnx.learners import LEARNERS
 from ipusim.workload.onnx.nodes import DEEPEST, Node, Scope, Unfolding, definition, scope_of
 from ipusim.workload.onnx.operators import HANDLERS
-from ipusim.workload.onnx.reader import INTEGERS, Value
+from ipusim.workload.onnx.reader import Value
 from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.recipes import Parts, form
 from ipusim.workload.onnx.reference import reason
@@ -168,9 +168,8 @@ class Walk:
         PopART folds no products (popart willow/src/ces), and trains the weights behind them.
         """
         values = [self.context.values[name] for name in node.input if name]
-        weights = [v for v in values if v.learnable and v.elem_type not in INTEGERS]
         # A vector times another one is a table, of positions times frequencies.
-        learnt = any(sum(size > 1 for size in value.shape) > 1 for value in weights)
+        learnt = any(v.trained and sum(size > 1 for size in v.shape) > 1 for v in values)
         product = learnt and node.op_type in ("MatMul", "Gemm")
         return node.op_type in HANDLERS and (product or any(value.computed for value in values))
 
@@ -198,20 +197,20 @@ class Walk:
         if node.op_type not in _REPEATING:
             return False
         values = [self.context.values[name] for name in node.input if name]
-        learnt = [v.elements for v in values if v.learnable and v.elem_type not in INTEGERS]
+        learnt = [value.elements for value in values if value.trained]
         if node.op_type == "Tile" and any(
             1 < own < size for own, size in zip(values[0].shape, results[0][0], strict=True)
         ):
             # Not of one item: heads, say, stand beside those of the next.
             return False
-        return 1 < max(learnt, default=0) < np.prod(results[0][0], dtype=object)
+        return 0 < max(learnt, default=0) < np.prod(results[0][0], dtype=object)
 
     def _of_rows_alike(self, node: Node, results: Results) -> bool:
         """Visit a lookup of the same rows of weights for every item: one, which is repeated."""
         if node.op_type != "Gather" or node.given.get("axis", 0):
             return False
         weights, places = (self.context.values[name] for name in node.input)
-        if not weights.learnable or weights.elem_type in INTEGERS or places.array is None:
+        if not weights.trained or places.array is None:
             return False
         alike = places.array.ndim > 1 and (places.array == places.array[:1]).all()
         if not alike or len(places.array) < 2:
