@@ -93,18 +93,26 @@ def _in_turn(parts: Sequence[Collective], passes: int = 1) -> Collective:
     )
 
 
-def _run(
+def all_reduce(
     system: System,
     replicas: int,
     ipus_per_replica: int,
-    sizes: Sequence[int],
-    way: Way = _ring_pass,
-    passes: int = 1,
+    tensor_bytes: Sequence[int],
+    *,
+    passes: int = 2,
     apart: int = 1,
+    way: Way = _ring_pass,
 ) -> Collective:
-    """Add up collectives of so many passes over the same replicas; equal sizes are costed once."""
+    """Sum tensors of these sizes over all replicas, or each `apart`-th, and leave the sums there.
+
+    A chip sends ``2 (n - 1) / n`` times the bytes, n the replicas, rounded up to whole bytes per
+    fragment. Adding the fragments is left out: each tile adds its share in a few per cent of the
+    time that the links need for it. Of the two passes round all rings the first scatters the sums
+    and the second gathers them; other collectives have fewer, or another `way` round a ring.
+    """
     rings = replica_rings(system, replicas, ipus_per_replica, apart)
-    known: dict[int, Collective] = {}
+    sizes = merged_sizes(tensor_bytes)
+    known: dict[int, Collective] = {}  # equal sizes are costed once
     for size in set(sizes):
         # An all-gather costs as much: the order of the rings and of the steps is reversed.
         parts, left = [], size
@@ -115,40 +123,16 @@ def _run(
     return _in_turn([known[size] for size in sizes], passes)
 
 
-def all_reduce(
-    system: System,
-    replicas: int,
-    ipus_per_replica: int,
-    tensor_bytes: Sequence[int],
-    *,
-    passes: int = 2,
-    apart: int = 1,
-) -> Collective:
-    """Sum tensors of these sizes over all replicas, or each `apart`-th, and leave the sums there.
-
-    A chip sends ``2 (n - 1) / n`` times the bytes, n the replicas, rounded up to whole bytes per
-    fragment. Adding the fragments is left out: each tile adds its share in a few per cent of the
-    time that the links need for it.
-    """
-    sizes = merged_sizes(tensor_bytes)
-    return _run(system, replicas, ipus_per_replica, sizes, passes=passes, apart=apart)
-
-
 reduce_scatter = all_gather = partial(all_reduce, passes=1)
 """Sum tensors over all replicas and leave each its part of the sums; or bring the parts of whole
 tensors of the given sizes together, the same steps in reverse."""
 
+all_to_all = partial(all_reduce, passes=1, way=_scatter_pass)
+"""Send every replica its own equal part of a tensor of each replica.
 
-def all_to_all(
-    system: System, replicas: int, ipus_per_replica: int, tensor_bytes: Sequence[int], times: int
-) -> Collective:
-    """Send every replica its own equal part of a tensor of each replica; else as `all_reduce`.
-
-    Round a ring of n members the part for the member d hops away crosses d links, the nearer way
-    round where both are open: each link carries n/8 of a tensor per direction, or (n - 1)/2 where
-    only one way is open. Outer rings see the whole tensor too.
-    """
-    return _run(system, replicas, ipus_per_replica, tuple(tensor_bytes), _scatter_pass, times)
+Round a ring of n members the part for the member d hops away crosses d links, the nearer way round
+where both are open: each link carries n/8 of a tensor per direction, or (n - 1)/2 where only one
+way is open. Outer rings see the whole tensor too."""
 
 
 def cross_ipu_reductions(

@@ -54,7 +54,7 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
             **_collectives(compiled, replica, config),
             UPDATE: collectives.NOTHING,
             "optimiser state": _off_chip(turns * state, config),
-            "all-to-all": collectives.all_to_all(*replicas, sent, accumulation),
+            "all-to-all": collectives.all_to_all(*replicas, sent, passes=accumulation),
             "streamed rows": _off_chip(accumulation * _row_bytes(compiled), config),
         },
         # No copy goes on beside what an instance does between two runs of the device.

@@ -77,7 +77,7 @@ def test_replicas_of_several_chips_use_a_closed_ring_only_on_a_full_torus():
 
 def test_every_replica_gets_its_part_of_every_tensor():
     """1 MB each on a ring of four, both ways: hops of 1, 1 and 2 carry four parts on two links."""
-    found = all_to_all(M2000, 4, 1, [4 * 10**6], 1)
+    found = all_to_all(M2000, 4, 1, [4 * 10**6])
     assert found.transfer_s == pytest.approx(4 * 10**6 / 2 / (2 * LINK))
     step = M2000.chip.seconds(M2000.chip.global_sync_cycles) + M2000.ipu_link.latency_s
     assert found.each_latency_s == pytest.approx(2 * step)
