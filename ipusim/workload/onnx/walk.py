@@ -243,7 +243,7 @@ class Walk:
         self.context.unknown.setdefault(f"{node.op_type!r}{domain}", []).append(node.label)
         largest = max(inputs, key=lambda value: value.elements, default=None)
         for name in filter(None, node.output):
-            shape = self.context.contents.shapes.get(name) or (largest.shape if largest else ())
+            shape = self.context.contents.shapes.get(name, largest.shape if largest else ())
             kind = largest.elem_type if largest else FLOAT
             self.context.record(node, name, Value(shape=shape, elem_type=kind, static=False))
         node.given["unknown"] = True

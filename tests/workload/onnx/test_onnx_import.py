@@ -732,6 +732,14 @@ def test_an_unknown_operator_may_be_timed_as_memory_traffic():
     assert graph.tensors["a"].shape == (2, 4)
 
 
+def test_an_unknown_operator_may_give_one_number():
+    call = helper.make_node("FusedLoss", ["x"], ["y"], domain="com.vendor")
+    model = make_model([call], {"x": [2, 4]}, ["y"])
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, []))
+    graph = from_onnx(model, allow_unknown=True).graph()
+    assert graph.tensors["y"].shape == ()
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(WorkloadError, match="no ONNX file"):
         from_onnx(tmp_path / "absent.onnx")
