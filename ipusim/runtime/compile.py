@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -178,7 +180,20 @@ def _compiled(job: CompileJob) -> Compiled:
     return replace(timeless, job=job, timeless=timeless)
 
 
+@contextmanager
+def _keeping_all() -> Iterator[None]:
+    """Within this context nothing is collected: of all that is made, next to nothing is garbage."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 @lru_cache(maxsize=REMEMBERED)
+@_keeping_all()
 def _lowered(job: CompileJob) -> Compiled:
     """Lower the graphs of a job: the most expensive part of a simulation."""
     made = graphs(job.graphs)

@@ -1,5 +1,6 @@
 """A training step: its parts, replicas, pipelines, memory, and what is refused."""
 
+import gc
 import time
 
 import pytest
@@ -369,6 +370,29 @@ def test_a_model_that_names_no_loss_is_refused():
     with pytest.raises(IpuSimError, match="'silent' cannot be trained because it names no loss"):
         run(model, host_dtype=None, micro_batch=None)
     assert run(model, loss="mean_squared", host_dtype=None, micro_batch=None).fits
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_nothing_is_collected_while_a_model_is_compiled(collects):
+    g, found = GraphBuilder("tiny"), []
+    graph = g.finish(g.linear("fc", g.input("x", (4, 8)), 4))
+
+    def build(size):
+        found.append(gc.isenabled())
+        if len(found) == 2:
+            raise IpuSimError("It cannot be built.")
+        return graph
+
+    model = Model(name="tiny", family="test", build=build, loss="mean_squared")
+    (gc.enable if collects else gc.disable)()
+    try:
+        run(model, host_dtype=None, micro_batch=None)
+        with pytest.raises(IpuSimError):
+            run(model, host_dtype=None, micro_batch=None, precision="32.32")
+        assert found == [False, False]
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
 
 
 def test_a_sharding_domain_keeps_to_itself_all_but_the_sum_of_its_parts():
