@@ -19,7 +19,7 @@ from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Held, Replica, Stage
 from ipusim.runtime.replica.pipelined import pipelined_replica, staged_inference
 from ipusim.runtime.terms import Beside, OneChip, Priced, Terms
-from ipusim.runtime.training_step import training_terms
+from ipusim.runtime.training_step import after_passes, norm_reductions, prepared_s
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
 
@@ -110,11 +110,38 @@ def run_step(
 @lru_cache(maxsize=1)
 def _terms(compiled: Compiled, config: RunConfig) -> tuple[Replica, HostIo, Terms]:
     """State the terms of a run; the tiers of a run are mostly asked for one after the other."""
-    replica = _replica(compiled, config)
-    io = host_io(compiled.graph, config)
-    if config.training:
-        return replica, io, training_terms(compiled, replica, io, config)
-    return replica, io, _inference_terms(compiled, replica, io, config)
+    replica, io = _replica(compiled, config), host_io(compiled.graph, config)
+    times, items, training = config.micro_batches, config.items, config.training
+    between = times * items * config.replicas / (config.instances or 1) * config.serial_item_s
+    if training:
+        # No copy goes on beside what an instance does between two runs of the device.
+        host_s, loader_s = times * io.sustained_s + between, prepared_s(compiled, config)
+    else:
+        # The buffer holds one batch (defaultBufferingDepth 1 of PopART, prefetch_depth 1 of
+        # TensorFlow): the host refills it once the chip has read it.
+        first = io.work_s
+        if not config.overlap_io:
+            first = io.exposed_s if config.batches_in_flight > 1 else 0.0
+        host_s = times * (first + io.sustained_s)
+        loader_s = times * replicas_per_process(config) * items * config.loader_item_s
+    beside = Beside(
+        transfers_s=io.exposed_s,
+        host_work_s=io.work_s,
+        reductions=norm_reductions(compiled.graph, config),
+    )
+    terms = Terms(
+        training=training,
+        clock_hz=compiled.chip.clock_hz,
+        schedule=replica.schedule,
+        beside=None if config.overlap_io and not training else beside,
+        after=after_passes(compiled, replica, config) if training else {},
+        host_s=host_s,
+        loader_s=loader_s,
+        between_s=between,
+        depth=config.batches_in_flight + replica.delay,
+        iterations=config.device_iterations,
+    )
+    return replica, io, terms
 
 
 def _replica(compiled: Compiled, config: RunConfig) -> Replica:
@@ -143,33 +170,6 @@ def _replica(compiled: Compiled, config: RunConfig) -> Replica:
 def _one_chip(compiled: Compiled, resident_bytes: int) -> Held:
     held = {"update": compiled.update_program, "resident_bytes": resident_bytes}
     return measure(compiled.graph, compiled.program, compiled.chip, **held), ()
-
-
-def _inference_terms(compiled: Compiled, replica: Replica, io: HostIo, config: RunConfig) -> Terms:
-    """Return what one batch of inference consists of."""
-    times, items = config.micro_batches, config.items
-    between = 0.0
-    if config.serial_item_s:
-        handled = times * items * config.replicas / config.instances
-        between = handled * config.serial_item_s
-    # The buffer holds one batch (defaultBufferingDepth 1 of PopART, prefetch_depth 1 of
-    # TensorFlow): the host refills it once the chip has read it.
-    first = io.work_s
-    if not config.overlap_io:
-        first = io.exposed_s if config.batches_in_flight > 1 else 0.0
-    return Terms(
-        training=False,
-        clock_hz=compiled.chip.clock_hz,
-        schedule=replica.schedule,
-        beside=None
-        if config.overlap_io
-        else Beside(transfers_s=io.exposed_s, host_work_s=io.work_s),
-        host_s=times * (first + io.sustained_s),
-        loader_s=times * replicas_per_process(config) * items * config.loader_item_s,
-        between_s=between,
-        depth=config.batches_in_flight + replica.delay,
-        iterations=config.device_iterations,
-    )
 
 
 def static_power_w(system: System, active_ipus: int) -> float:

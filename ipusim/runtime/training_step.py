@@ -11,10 +11,10 @@ from functools import partial
 from ipusim.compiler.tiles import ceil_div
 from ipusim.runtime import collectives
 from ipusim.runtime.compile import Compiled
-from ipusim.runtime.host import HostIo, arriving_bytes, fed_items_per_s
+from ipusim.runtime.host import arriving_bytes, fed_items_per_s
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica
-from ipusim.runtime.terms import UPDATE, Beside, Terms
+from ipusim.runtime.terms import UPDATE
 from ipusim.workload.graph import Graph, Norm
 from ipusim.workload.optimizers import norms
 
@@ -25,44 +25,34 @@ NORM_BYTES = 4
 """A sum of squares."""
 
 
-def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: RunConfig) -> Terms:
-    """Return what one training step consists of."""
-    graph, items = compiled.graph, config.items
-    accumulation = config.gradient_accumulation
-    samples = accumulation * items * config.replicas
-    between = samples / config.instances * config.serial_item_s
+def after_passes(
+    compiled: Compiled, replica: Replica, config: RunConfig
+) -> dict[str, collectives.Collective]:
+    """Return what follows all micro-batches of a training step, by part."""
+    graph, accumulation = compiled.graph, config.gradient_accumulation
     # Phases stream it in their own time.
     off_chip = config.optimizer_state == "off_chip" and not config.phased
     state = compiled.state_bytes if off_chip else 0
     # All chips of a replica meet at a transfer of any, so transfers of several take place at once
     # only where the program lists them side by side (`options.frameworks`).
     turns = config.ipus_per_replica if config.framework.state_in_turn else 1
-    repeated = set(compiled.job.graphs.model.repeated_inputs)
-    prepared = arriving_bytes(graph, config, set(graph.inputs) - repeated)
     sent = [graph.tensors[op.outputs[0]].bytes for op in graph.ops if op.function == "all_to_all"]
     replicas = (config.system, config.replicas, config.ipus_per_replica)
-    return Terms(
-        training=True,
-        clock_hz=compiled.chip.clock_hz,
-        schedule=replica.schedule,
-        beside=Beside(
-            transfers_s=io.exposed_s,
-            host_work_s=io.work_s,
-            reductions=_norm_reductions(graph, config),
-        ),
-        after={
-            **_collectives(compiled, replica, config),
-            UPDATE: collectives.NOTHING,
-            "optimiser state": _off_chip(turns * state, config),
-            "all-to-all": collectives.all_to_all(*replicas, sent, passes=accumulation),
-            "streamed rows": _off_chip(accumulation * _row_bytes(compiled), config),
-        },
-        # No copy goes on beside what an instance does between two runs of the device.
-        host_s=accumulation * io.sustained_s + between,
-        loader_s=samples / fed_items_per_s(config, prepared // items),
-        between_s=between,
-        iterations=config.device_iterations,
-    )
+    return {
+        **_collectives(compiled, replica, config),
+        UPDATE: collectives.NOTHING,
+        "optimiser state": _off_chip(turns * state, config),
+        "all-to-all": collectives.all_to_all(*replicas, sent, passes=accumulation),
+        "streamed rows": _off_chip(accumulation * _row_bytes(compiled), config),
+    }
+
+
+def prepared_s(compiled: Compiled, config: RunConfig) -> float:
+    """Return the seconds in which loaders prepare the items of a step."""
+    graph, samples = compiled.graph, config.micro_batches * config.items * config.replicas
+    repeated = set(compiled.job.graphs.model.repeated_inputs)
+    arriving = arriving_bytes(graph, config, set(graph.inputs) - repeated)
+    return samples / fed_items_per_s(config, arriving // config.items)
 
 
 def _collectives(
@@ -126,7 +116,7 @@ def _collectives(
     }
 
 
-def _norm_reductions(graph: Graph, config: RunConfig) -> tuple[collectives.Collective, ...]:
+def norm_reductions(graph: Graph, config: RunConfig) -> tuple[collectives.Collective, ...]:
     """Return the reductions of a micro-batch for norms whose statistics replicas share."""
     found = (op.params for op in graph.ops if isinstance(op.params, Norm))
     sizes = Counter(STATISTICS_BYTES * one.channels for one in found if one.replica_span > 1)
