@@ -73,20 +73,16 @@ class Kind:
         given = re.sub(r"list of (\w+)", r"Sequence[\1]", self.type)
         return f"{given.replace(' or ', ' | ')} | None"
 
-    def accepts(self, value: Any) -> bool:
-        """Whether a value that was read lies where it must."""
-        return not isinstance(value, float | int) or (
-            math.isfinite(value) and self.above < value <= self.most and value >= self.least
-        )
-
     def check(self, name: str, value: Any) -> Any:
         """Return a value as it is kept, or raise the `ConfigError` of an option of this name."""
         try:
             read = self.read(value)
-            accepted = self.accepts(read)
+            within = not isinstance(read, float | int) or (
+                math.isfinite(read) and self.above < read <= self.most and read >= self.least
+            )
         except (TypeError, ValueError, KeyError, OverflowError):
-            accepted = False
-        if not accepted:
+            within = False
+        if not within:
             raise ConfigError(f"The option {name} is {value!r}: give {self.asks}.")
         return read
 

@@ -63,8 +63,20 @@ def _scale(g: GraphBuilder, x: str) -> str:
     return g.reshape("scale.patches", rows, shape)
 
 
-def _network(g: GraphBuilder, x: str) -> str:
-    """Add the layers to patches: centres (N, 2), column first, as fractions of the patch."""
+@networks
+def braggnn(g: GraphBuilder, batch: int, *, crops: bool = False, scales: bool = False) -> str:
+    """BraggNN, from patches (N, 1, 11, 11) to centres (N, 2): column first, fractions of the patch.
+
+    It may scale its patches on the chip, and cut them by a random shift out of `crops` (N, 1, 15,
+    15) before that, given positions of peaks (N, 2) in them: the final dataflow of the port. The
+    shift of the targets, 2 numbers per patch, is left out.
+    """
+    name, side = ("crops", CROP_SIZE) if crops else ("patches", PATCH_SIZE)
+    x = g.input(name, (batch, 1, side, side))
+    if crops:
+        x = _shift_and_crop(g, x)
+    if scales:
+        x = _scale(g, x)
     x = g.conv("cnn_layers_1", x, CONV_CHANNELS[0], 3, bias=True)
     x = _non_local_block(g.at("nlb"), x)
     x = g.elementwise("nlb.activation", "leaky_relu", x)
@@ -76,18 +88,3 @@ def _network(g: GraphBuilder, x: str) -> str:
         x = g.linear(f"dense_layers.{number}", x, units)
         x = g.elementwise(f"dense_layers.{number}.activation", "leaky_relu", x)
     return g.linear("dense_layers.out", x, COORDINATES)
-
-
-@networks
-def braggnn(g: GraphBuilder, batch: int, *, crops: bool = False, scales: bool = False) -> str:
-    """BraggNN, from patches (N, 1, 11, 11) to centres (N, 2).
-
-    It may scale its patches on the chip, and cut them by a random shift out of `crops` (N, 1, 15,
-    15) before that, given positions of peaks (N, 2) in them: the final dataflow of the port. The
-    shift of the targets, 2 numbers per patch, is left out.
-    """
-    name, side = ("crops", CROP_SIZE) if crops else ("patches", PATCH_SIZE)
-    x = g.input(name, (batch, 1, side, side))
-    if crops:
-        x = _shift_and_crop(g, x)
-    return _network(g, _scale(g, x) if scales else x)
