@@ -31,26 +31,20 @@ def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> tuple[Plan,
 
 
 @lowers(MatMul)
-def matmul(m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed) -> TensorLayout:
-    """Plan a matrix product and lower it."""
+def matmul(
+    m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed, rounds: int = 1
+) -> TensorLayout:
+    """Plan a matrix product and lower it; of several rounds all use weights that are turned once.
+
+    poplibs swaps the operands of products: B plays the part of the input, A of the weights, unless
+    the plan swaps them back.
+    """
     chosen, forward = plan_product(m, op, narrow_bytes(a.dtype))
-    transpose_product(m, chosen, forward, b)
-    return multiply(m, chosen, a, b)
-
-
-def transpose_product(m: Lowering, chosen: Plan, forward: Plan, b: Placed) -> None:
-    """Transpose the weights of a planned product where the backward pass wants that."""
-    if m.task.params.pass_kind == "data_gradient" and m.training:
+    if op.pass_kind == "data_gradient" and m.training:
         transpose_weights(m, b, chosen, forward)
-
-
-def multiply(m: Lowering, chosen: Plan, a: Placed, b: Placed) -> TensorLayout:
-    """Lower a planned product, whose weights are in place."""
-    # poplibs swaps the operands of products: B plays the part of the input, A of the weights,
-    # unless the plan swaps them back.
     operands = (a, b) if chosen.transform.swap else (b, a)
-    layout = lower_planned(m, chosen, *operands)
-    op = m.task.params
+    with m.loop(rounds, tiles=m.tiles):
+        layout = lower_planned(m, chosen, *operands)
     # The gradient lies where the weights lie.
     stored = chosen.joint and op.weights_operand and op.pass_kind == "weight_gradient"
     return layout._replace(free=True) if stored else layout

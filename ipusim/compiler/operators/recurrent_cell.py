@@ -12,7 +12,7 @@ from typing import Self
 
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout
-from ipusim.compiler.operators.matmul import multiply, plan_product, transpose_product
+from ipusim.compiler.operators.matmul import matmul
 from ipusim.compiler.program import LoweredOp
 from ipusim.compiler.state import Lowering, Task
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
@@ -91,14 +91,11 @@ class Cell:
         result = Placed((params.m, params.n), self.dtype)
         task = Task(params, inputs=(a, b), results=(result,))
         alone = Lowering(chip=m.chip, stack=m.stack, rules=m.rules, training=m.training, task=task)
-        chosen, forward = plan_product(alone, params)
-        transpose_product(alone, chosen, forward, b)
-        with alone.loop(m.repeats, tiles=alone.tiles):
-            made = multiply(alone, chosen, a, b)
+        made = matmul(alone, params, a, b, rounds=m.repeats)
         lowered = alone.finish(made)
         m.steps += [step._replace(temp_bytes=0) for step in lowered.steps]
         self.products.append(lowered)
-        return chosen, made
+        return alone.chosen, made
 
     def units(self, params: MatMul) -> None:
         """Add a product of every step, and transpose its blocks so that units sit together.
