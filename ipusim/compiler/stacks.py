@@ -91,12 +91,3 @@ def load_stack(name: str, *, adopted: bool = True) -> Stack:
     Without what was `adopted` as `ipusim.machine.constants.load` has it.
     """
     return load(Stack, name, adopted=adopted)
-
-
-def stack_table() -> list[dict[str, object]]:
-    """Return every property of every stack with its source, one row each."""
-    return [
-        {"stack": name, "property": key, "value": getattr(stack, key), "source": found.source}
-        for name, stack in ((name, load_stack(name)) for name in stack_names())
-        for key, found in stack.constants.items()
-    ]

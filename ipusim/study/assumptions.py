@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from ipusim.compiler.stacks import Stack, stack_table
+from ipusim.compiler.stacks import Stack
 from ipusim.files import read
 from ipusim.machine.constants import hardware_table
 from ipusim.machine.system import load_system
@@ -37,7 +37,10 @@ VARIANTS_FILE = "runs/assumptions.toml"
 
 def stack_frame(stack: Stack) -> pd.DataFrame:
     """Return what is taken for granted about a software stack, and on what grounds."""
-    rows = pd.DataFrame(row for row in stack_table() if row["stack"] == stack.name)
+    rows = pd.DataFrame(
+        {"property": key, "value": getattr(stack, key), "source": found.source}
+        for key, found in stack.constants.items()
+    )
     marks = rows["source"].str.extract(_MARK)
     return pd.DataFrame(
         {

@@ -14,7 +14,7 @@ from refused import refused
 
 import ipusim
 from ipusim.api import ONNX_OPTIONS
-from ipusim.compiler.stacks import load_stack, stack_names, stack_table
+from ipusim.compiler.stacks import load_stack, stack_names
 from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
 from ipusim.machine import load_chip
 from ipusim.runtime import calibration
@@ -123,7 +123,8 @@ def test_unknown_model_names_the_nearest():
 
 def test_stack_names_match_their_quotations():
     assert set(stack_names()) >= {"sdk-1.0", "sdk-2.0", "sdk-2.4", "sdk-3.x"}
-    assert all(line["source"] for line in stack_table())
+    stacks = map(load_stack, stack_names())
+    assert all(found.source for stack in stacks for found in stack.constants.values())
     assert load_stack("SDK 2.4").name == "sdk-2.4"
     assert not load_stack("sdk-1.0").fold_batch_norm
     assert load_stack("sdk-2.4").fold_batch_norm
