@@ -5,10 +5,6 @@ from dataclasses import dataclass
 from ipusim.errors import ConfigError
 from ipusim.machine.constants import Sourced, constant, described, load, names
 
-# Cycles in which each conv unit takes in one group of input channels, and how many channels that
-# group has (poplibs lib/poplin/PerformanceEstimation.hpp, core loops of the AMP vertices).
-_CORE_LOOP = {"float16": (4, 16), "float32": (8, 8), "float8": (4, 32)}
-
 
 @described
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +44,21 @@ class Chip(Sourced, file="hardware/chips", word="chip"):
         """Return the multiply-accumulates per cycle and tile of the conv units at their peak.
 
         The core loop takes 4 cycles for 16 float16 or 32 float8 channels or 8 for 8 float32 ones
-        (poplibs lib/poplin/PerformanceEstimation.hpp). Other types are a `ConfigError`.
+        (poplibs lib/poplin/PerformanceEstimation.hpp, AMP vertices). Other types are a
+        `ConfigError`.
         """
-        units = {
-            ("float16", "float16"): self.half_half_conv_units,
-            ("float16", "float32"): self.half_float_conv_units,
-            ("float32", "float32"): self.float_float_conv_units,
-            ("float8", "float16"): self.float8_conv_units,
+        peaks = {
+            ("float16", "float16"): self.half_half_conv_units * 16 // 4,
+            ("float16", "float32"): self.half_float_conv_units * 16 // 4,
+            ("float32", "float32"): self.float_float_conv_units * 8 // 8,
+            ("float8", "float16"): self.float8_conv_units * 32 // 4,
         }
-        if not units.get((dtype, partials)):
+        if not peaks.get((dtype, partials)):
             raise ConfigError(
                 f"Inputs {dtype!r} with partials {partials!r} have no conv unit on {self.name}: "
                 "use float16 or float32 inputs with partials at least as wide."
             )
-        cycles, channels = _CORE_LOOP[dtype]
-        return units[dtype, partials] * channels // cycles
+        return peaks[dtype, partials]
 
     def peak_flops_per_s(self, dtype: str = "float16", partials: str = "float16") -> float:
         """Return the peak of the whole chip in FLOP/s, two FLOPs per multiply-accumulate."""

@@ -57,13 +57,14 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     elif op.function == "random":
         _draw(m, "random", "Normal", x)
     elif op.function in RANDOM:
-        with m.holding(_result_bytes(m, op, x)):
+        with m.holding(m.tile_bytes(x) if op.in_place_ok else 0):
+            # The graph lets the result share memory, but the vertex writes a new tensor.
             dropout(m, x, seeded=op.function == "seeded_dropout")
     elif op.function in EXPRESSIONS or op.function in gradient_functions(m.library):
         # A gradient takes on the layout of what the forward pass kept.
         layout = inputs[min(1, len(inputs) - 1)].layout._replace(free=False)
         x = x._replace(layout=layout)
-        with m.holding(_result_bytes(m, op, x)):
+        with m.holding(m.tile_bytes(x) if op.in_place_ok else 0):
             _gradient(m, op, x, inputs[0].layout)
     else:
         inputs = _whole_first(x, inputs)
@@ -98,11 +99,6 @@ def cast(m: Lowering, _op: Cast, x: Placed) -> TensorLayout:
     if not (alike and element_bytes(source) == element_bytes(target)):
         m.cast(x.of(source).shaped(m.made.elements), target)
     return x.layout
-
-
-def _result_bytes(m: Emitter, op: Elementwise, x: Placed) -> int:
-    """Charge the result where the graph lets it share memory but the vertex writes a new tensor."""
-    return m.tile_bytes(x) if op.in_place_ok else 0
 
 
 def dropout(m: Emitter, x: Placed, *, seeded: bool = False) -> None:
