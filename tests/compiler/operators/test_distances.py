@@ -45,10 +45,10 @@ def test_both_matrices_get_a_gradient():
 def test_all_to_all_loads_a_ring_by_distance():
     size = 16 * 1_000_000
     (ring,) = replica_rings(POD, 16)
-    cost = all_to_all(POD, 16, 1, [size], 1)
+    cost = all_to_all(POD, 16, 1, [size])
     # Parts go 1, 2, ... 7 hops in either direction, one of them 8: 64 links, shared by directions.
     assert cost.transfer_s == pytest.approx(64 * 1_000_000 / 2 / ring.bytes_per_s)
-    assert all_to_all(POD, 1, 1, [size], 1) == NOTHING
+    assert all_to_all(POD, 1, 1, [size]) == NOTHING
 
 
 def test_streamed_rows_are_read_and_written_but_not_reduced():
