@@ -185,27 +185,31 @@ def _pair(p: Parts, a: str, left: str, b: str, right: str, later: set[str]) -> t
     """Contract two operands of Einsum."""
     a, left = _summed(p, a, left, later | set(right))
     b, right = _summed(p, b, right, later | set(left))
-    sizes = dict(zip(left, p.shape(a), strict=True)) | dict(zip(right, p.shape(b), strict=True))
+    of_a = dict(zip(left, p.shape(a), strict=True))
+    of_b = dict(zip(right, p.shape(b), strict=True))
+    # What an operand has once stands beside every item of the other.
+    sizes = {c: max(of_a.get(c, 1), of_b.get(c, 1)) for c in left + right}
     batch = [c for c in left if c in right and c in later]
     inner = [c for c in left if c in right and c not in later]
     rows = [c for c in left if c not in right]
     columns = [c for c in right if c not in left]
     wide = [*batch, *rows, *columns]
 
-    def lengths(labels: list[str]) -> list[int]:
+    def lengths(labels: list[str], sizes: dict[str, int] = sizes) -> list[int]:
         return [sizes[c] for c in labels]
 
     first = p.transpose(a, *map(left.index, [*batch, *rows, *inner]))
     if not inner:
-        first = p.reshape(first, *lengths([*batch, *rows]), *[1 for _ in columns])
+        first = p.reshape(first, *lengths([*batch, *rows], of_a), *[1 for _ in columns])
     second = p.transpose(b, *map(right.index, [*batch, *inner, *columns]))
     if not inner:
-        second = p.reshape(second, *lengths(batch), *[1 for _ in rows], *lengths(columns))
+        ones = [1 for _ in rows]
+        second = p.reshape(second, *lengths(batch, of_b), *ones, *lengths(columns))
         return p("Mul", first, second), "".join(wide)
-    groups = lengths(batch)
     m, k, n = (prod(lengths(part)) for part in (rows, inner, columns))
-    product = p("MatMul", p.reshape(first, *groups, m, k), p.reshape(second, *groups, k, n))
-    return p.reshape(product, *lengths(wide)), "".join(wide)
+    first = p.reshape(first, *lengths(batch, of_a), m, k)
+    second = p.reshape(second, *lengths(batch, of_b), k, n)
+    return p.reshape(p("MatMul", first, second), *lengths(wide)), "".join(wide)
 
 
 # -- normalisation and activations ---------------------------------------------------------

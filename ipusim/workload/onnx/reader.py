@@ -70,6 +70,7 @@ class Value:
     array: np.ndarray | None = None
     learnable: bool | None = None
     root: str | None = None  # the initializer whose memory it shares, in another shape
+    alike: bool = False  # whether along the first axis all is the same, of one without its values
     counted: bool = False  # whether it follows from the round of a loop: the chip computes it
     computed: bool = False  # whether it is a product of weights, or follows from one: it runs
 
@@ -239,7 +240,32 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Value
     state = array is not None and sum(size > 1 for size in shape) > 1 and not array.any()
     kind = tensor.data_type
     learnable = None if state or (kind in FLOATS and _hides(tensor, array)) else True
-    return Value(shape=shape, elem_type=kind, static=True, array=array, learnable=learnable)
+    return Value(
+        shape=shape,
+        elem_type=kind,
+        static=True,
+        array=array,
+        learnable=learnable,
+        alike=array is None and shape[:1] > (1,) and _repeats(tensor, folder),
+    )
+
+
+def _repeats(tensor: onnx.TensorProto, folder: Path) -> bool:
+    """Whether all items along the first axis are alike: exporters write tables for every item."""
+    for count in (2, tensor.dims[0]):
+        # The first two tell of most weights that they differ.
+        shape = (count, *tensor.dims[1:])
+        try:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                items = _external(tensor, shape, folder)
+            else:
+                kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+                items = np.frombuffer(tensor.raw_data, kind, prod(shape)).reshape(shape)
+        except (ValueError, KeyError):
+            return False
+        if items is None or not (items == items[:1]).all():
+            return False
+    return True
 
 
 def _hides(tensor: onnx.TensorProto, array: np.ndarray | None) -> bool:

@@ -162,8 +162,8 @@ class Rebatch:
                 if before == 1 or self._alike(name, value, axis):
                     one = name if before == 1 else p.slice(name, axis, 0, 1)
                     p.node.input[place] = p("Expand", one, sized(value.shape, axis, after))
-                elif p.node.op_type == "MatMul" and before > self.before:
-                    # The heads of every item, of queries or positions that are learnt.
+                elif axis == -len(value.shape) and before > self.before:
+                    # The heads or rows of every item, of queries or positions that are learnt.
                     heads = before // self.before
                     one = name if self.before == 1 else p.slice(name, 0, 0, heads)
                     wide = p("Expand", one, [self.after, heads, *value.shape[1:]])
@@ -173,8 +173,9 @@ class Rebatch:
         """Whether a constant is known not to change along an axis, counted from the end."""
         if name in self.repeated:
             return len(self.repeated[name]) < -axis or self.repeated[name][axis] == 1
-        array = value.array
-        return array is not None and bool((array == array.take([0], axis)).all())
+        if value.array is None:
+            return value.alike and axis == -len(value.shape)
+        return value.elements == 0 or bool((value.array == value.array.take([0], axis)).all())
 
     def _grown(self, p: Parts) -> list[tuple[int, int, int]]:
         """Return axes, counted from the end, along which constants lack items, and both sizes."""

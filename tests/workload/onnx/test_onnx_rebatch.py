@@ -220,7 +220,28 @@ def _flat_mask(batch):
     return make_model(nodes, {"x": [batch, 16]}, ["y"], weights), (1, 1, 16)
 
 
+def _large_table(batch):
+    """Positions that were written for every item alike, too many for their values to be kept."""
+    table = np.broadcast_to(np.arange(64 * 128, dtype=np.float32), (batch, 64 * 128))
+    nodes = [helper.make_node("Add", ["x", "table"], ["y"])]
+    weights = {"table": table.reshape(batch, 64, 128)}
+    return make_model(nodes, {"x": [batch, 64, 128]}, ["y"], weights), (64, 128)
+
+
+def _biased_rows(batch):
+    """Of every item the rows, or the heads, stand beside those of one."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["r"]),
+        helper.make_node("Mul", ["r", "biases"], ["s"]),
+        helper.make_node("Reshape", ["s", "items"], ["y"]),
+    ]
+    biases = np.arange(batch * 4 * 8, dtype=np.float32).reshape(batch * 4, 8)
+    sizes = _numbers(rows=[batch * 4, 8], items=[batch, 4, 8])
+    return make_model(nodes, {"x": [batch, 4, 8]}, ["y"], {"biases": biases, **sizes}), (4, 8)
+
+
 NETWORKS = (
+    *(_large_table, _biased_rows),
     *(_learnt_positions, _flat_mask, _wide_mask, _chosen_rows),
     *(_experts, _mask, _attention, _resize, _strides, _field),
     *(_shifted, _scattered, _tokens, _token, _states, _rows, _positions),
@@ -242,6 +263,17 @@ def test_numbers_that_hold_the_batch_follow_it(network, batch, size):
         for graph in (graphs[size], from_onnx(network(size)[0]).graph())
     ]
     assert looked_up[0] == looked_up[1]
+
+
+def test_queries_of_one_item_stand_beside_all_in_einsum():
+    nodes = [
+        helper.make_node("Reshape", ["latents", "wide"], ["q"]),
+        helper.make_node("Einsum", ["q", "x"], ["scores"], equation="bid,bjd->bij"),
+        helper.make_node("Einsum", ["scores", "q"], ["y"], equation="bij,bid->bijd"),
+    ]
+    weights = {"latents": [3, 8], **_numbers(wide=[1, 3, 8])}
+    graph = from_onnx(make_model(nodes, {"x": [1, 5, 8]}, ["y"], weights)).graph(6)
+    assert (graph.macs, graph.tensors["y"].shape) == (6 * 3 * 5 * 8, (6, 3, 5, 8))
 
 
 def test_a_batch_may_lie_behind_one_step():
