@@ -66,9 +66,6 @@ def test_mobilenet_gates(name, blocks, gated, hard):
 
 def test_bert_for_squad():
     graph = zoo.bert_base_squad().graph(2)
-    # Hugging Face's BertForQuestionAnswering has no pooler: 109,482,240 - 768 * 769 + 2 * 769.
-    assert graph.parameters == 109_482_240 - 768 * 769 + 2 * 769
-    assert graph.macs == 2 * (35_332_816_896 + 384 * 768 * 2)
     assert graph.tensors[graph.outputs[0]].shape == (2, 2, 384)
     assert [graph.tensors[name].shape for name in graph.inputs] == [(2, 384)] * 3
     assert {graph.tensors[name].dtype for name in graph.inputs} == {"int32"}
@@ -81,12 +78,6 @@ def test_bert_for_squad():
         (2, 768),
         (512, 384),
     ]
-
-
-def test_bert_large_for_squad():
-    graph = zoo.bert_large_squad().graph()
-    assert graph.parameters == 335_141_888 - 1024 * 1025 + 2 * 1025
-    assert graph.macs == 123_211_874_304 + 384 * 1024 * 2
 
 
 def test_vision_transformer_reads_patches_and_one_class_token():
@@ -171,14 +162,15 @@ BODY = {  # parameters, and multiply-accumulates of the encoder at 128, 384 and 
 }
 
 
-@pytest.mark.parametrize("name", [n for n in zoo.names() if re.match(r"bert.*_sl\d", n)])
+@pytest.mark.parametrize("name", [n for n in zoo.names() if n.startswith("bert_")])
 def test_heads_add_their_own_products_to_the_body(name):
     graph = zoo.load(name).graph(3)
-    size, tokens = name.split("_")[1], int(re.search(r"sl(\d+)", name)[1])
+    size, tokens = name.split("_")[1], int((re.findall(r"sl(\d+)", name) or [384])[0])
     hidden = {"base": 768, "large": 1024}[size]
     parameters, body = BODY[size]
     if "squad" in name:
-        # In Keras 122 words fewer, and none of the four biases of attention in 12 layers.
+        # Hugging Face's BertForQuestionAnswering has no pooler. In Keras 122 words fewer, and none
+        # of the four biases of attention in 12 layers.
         left_out = (122 + 12 * 4) * hidden if name.endswith("keras") else 0
         assert graph.parameters == parameters - hidden * (hidden + 1) + 2 * (hidden + 1) - left_out
         assert graph.macs == 3 * (body[tokens] + tokens * hidden * 2)
