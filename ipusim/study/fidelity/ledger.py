@@ -9,7 +9,7 @@ import pandas as pd
 
 from ipusim.files import read_tables
 from ipusim.machine.system import system_names
-from ipusim.study.audit import bow_over_classic
+from ipusim.study import audit
 from ipusim.study.data.published import rows_by_id
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
@@ -128,7 +128,7 @@ def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     Of the predicted pairs that print the same (model, variant, framework, batch) on as many IPUs
     and were run the same way (``same_run`` of `FILE`); ``within`` is within 10 %.
     """
-    pairs = bow_over_classic()
+    pairs = audit.table("bow_over_classic")
     predicted = frame[frame["status"] == PREDICTED].set_index("row_id")["calibrated"]
     bow, classic = (pairs[name] for name in ("bow_row", "classic_row"))
     runs, same = rows_by_id(), attrgetter(*read_tables(FILE)["same_run"])
