@@ -14,6 +14,7 @@ from ipusim.study.table import HEADINGS_FILE, heading
 from ipusim.study.verdicts.compare import RUN_COLUMNS
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT, VERDICTS, errors_of
 from ipusim.study.verdicts.summary import counted_rows
+from ipusim.study.view import view
 
 NO_TEST, NOT_PREDICTED = "no test of their own", "not predicted"
 """Which values are not counted as hits or misses: restated or fitted ones, and those without."""
@@ -26,8 +27,6 @@ def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
     ends = zip(frame["low80"].map(_text), frame["high80"].map(_text), strict=True)
     error = pd.Series(errors_of(frame, "calibrated"), index=frame.index)
     rows = frame.assign(
-        name=frame["label"].where(frame["label"] != "", frame["model"]),
-        predicted=frame["calibrated"],
         interval=[f"{low} to {high}" if low else "" for low, high in ends],
         error=error,
         verdict=verdict,
@@ -44,15 +43,8 @@ def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
 
 def coverage_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
     """Return the page of `coverage`: where each published value is regenerated, or why not."""
-    rows = frame.assign(
-        name=frame["what"],
-        page=frame["where"],
-        printed=frame["printed"].str.replace(";", "; "),  # lists of identifiers
-        verdict=frame["verdict"].replace("", "none"),
-        counted=frame["answer"],
-    )
     answers = [PREDICTED, DERIVED, RESTATED, TAKEN_OVER, OPEN]
-    return _page("coverage", COVERAGE, studies, rows, answers)
+    return _page("coverage", COVERAGE, studies, frame, answers)
 
 
 def _page(
@@ -65,13 +57,13 @@ def _page(
 ) -> str:
     """Fill in a page of rows, counted by the kinds of `tally`, as data/headings.toml has it.
 
-    A row has values to sort and filter by, the texts of its columns (those of `shown`, or the
-    values), and the details behind a click.
+    A row has values to sort and filter by, some of them made by its ``with``, the texts of its
+    columns (those of `shown`, or the values), and the details behind a click.
     """
     spec, blank = read_tables(HEADINGS_FILE)["pages"][name], {"number": False, "wide": False}
     titles = {column["key"]: column["title"] for column in spec["columns"]}
     documents = {study: one.get("document", "") for study, one in load_specs().items()}
-    frame = frame.assign(study=frame["study"].replace(documents))
+    frame = view(frame.assign(study=frame["study"].replace(documents)), spec)
     texts = frame.assign(**shown)[list(titles)].map(_text).to_dict("records")
     behind = [*spec["details"], *(key for key in RUN_COLUMNS if key in frame and key != "label")]
     rows = [
