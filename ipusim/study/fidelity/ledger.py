@@ -18,6 +18,7 @@ from ipusim.study.verdicts.compare import (
     NOT_MODELLED,
     PREDICTED,
     tests_in,
+    tier_summary,
     time_ratio,
     with_errors,
 )
@@ -29,7 +30,7 @@ from ipusim.study.verdicts.errors import (
     sizes_of,
 )
 from ipusim.study.verdicts.intervals import coverage_table
-from ipusim.study.verdicts.summary import classes, errors_by
+from ipusim.study.verdicts.summary import classes
 from ipusim.study.view import values, view
 
 FILE = "studies/fidelity.toml"
@@ -51,8 +52,8 @@ def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
 
 
 def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Return `errors_by` of `verdicts` by tier and the columns `by`, on rows that all predict."""
-    return errors_by(frame[frame[list(TIERS)].notna().all(axis=1)], by)
+    """Return the `tier_summary` of `verdicts` by columns, on rows that all tiers predict."""
+    return tier_summary(frame[frame[list(TIERS)].notna().all(axis=1)], by)
 
 
 def judged(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:

@@ -9,7 +9,6 @@ import pandas as pd
 from ipusim.markup import template
 from ipusim.runtime.calibration import load_calibration
 from ipusim.study.table import format_percent
-from ipusim.study.verdicts.compare import tier_summary
 from ipusim.study.verdicts.errors import VERDICTS, errors_of, sizes_of
 
 
@@ -27,12 +26,6 @@ def classes(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         for mode in ("inference", "training")
         for name, rows in (("known families", frame[known]), ("new networks", frame[~known]))
     }
-
-
-def errors_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return `ipusim.study.verdicts.compare.tier_summary` without tiers that have no value."""
-    summary = tier_summary(frame, by=by)
-    return summary[summary["rows"] > 0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,7 @@ from ipusim.study.qwant import (
     breakdown as qwant_inside,
     study as qwant,
 )
-from ipusim.study.verdicts.compare import Samples, verdicts, with_errors
-from ipusim.study.verdicts.summary import errors_by
+from ipusim.study.verdicts.compare import Samples, tier_summary, verdicts, with_errors
 
 BATCHES = [2, 12]
 VIEWS = {
@@ -145,7 +144,7 @@ def test_verdict_and_summary_tables(frame):
     tables = [qwant.metric_frame(frame, name) for name in ("latency", "throughput", "efficiency")]
     assert [list(table["batch_size"]) for table in tables] == [[2, 14]] * 3
     assert all(math.isnan(table["published"].iloc[1]) for table in tables)
-    summary = errors_by(frame, ("system", "metric"))
+    summary = tier_summary(frame, ("system", "metric"))
     latency = summary[(summary["system"] == "C2") & (summary["metric"] == "latency")]
     assert list(latency["rows"]) == [1, 1, 1]
     later = book.open("qwant").table("qwant_m2000_rows", with_errors(frame)).frame

@@ -27,9 +27,9 @@ from ipusim.study.verdicts.compare import (
     NOT_MODELLED,
     PREDICTED,
     RUN_COUNTS,
+    tier_summary,
     verdict_of,
 )
-from ipusim.study.verdicts.summary import errors_by
 from ipusim.study.view import NAMED
 
 TOO_SLOW = 0.95
@@ -398,7 +398,7 @@ def test_two_rows_need_a_correction():
 
 
 def test_summary_names_the_tables(frame):
-    errors = errors_by(frame, ("study", "table", "metric"))
+    errors = tier_summary(frame, ("study", "table", "metric"))
     data = book.open("tamu").table("tamu_summary", errors).frame
     assert (data["rows"] > 0).all()
     assert {"TAMU Table 3", "results page"} < set(data["source"])
