@@ -85,9 +85,8 @@ def _program_rows(name: str, model: str, options: dict) -> Rows:
 
     with keep_programs():
         result = api.simulate(model, tier="specification", **options).result
-    update = result.update.ops if result.update else ()
     alike: dict[tuple[str, ...], list[str]] = {}
-    for op in (*result.program.ops, *update):
+    for op in (*result.program.ops, *result.update.ops):
         supersteps = sum(step.repeats for step in op.steps)
         sent = sum(step.repeats * step.exchange_bytes for step in op.steps)
         memory = f"{op.grouping} {op.temp_bytes} {op.interleaved_bytes}"

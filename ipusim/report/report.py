@@ -217,9 +217,8 @@ class Report:
     @cached_property
     def compile_s(self) -> float:
         """Seconds to compile the program, with which a first epoch begins."""
-        result = self.result
-        programs = [result.program, *([result.update] if result.update else [])]
-        return calibration().compile.value * tile_steps(*programs)
+        distinct = tile_steps(self.result.program, self.result.update)
+        return calibration().compile.value * distinct
 
     @cached_property
     def stages(self) -> pd.DataFrame:
@@ -259,7 +258,7 @@ class Report:
         partials = "float32" if dtype == "float32" else "float16"
         peak = chip.tiles * chip.macs_per_cycle(dtype, partials)
         phase_of = {op.name: op.phase for op in self.result.graph.ops}
-        update = self.result.update.ops if self.result.update else ()
+        update = self.result.update.ops
         rows = []
         for op in (*self.result.program.ops, *update):
             cycles = op.cycles

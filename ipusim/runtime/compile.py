@@ -23,6 +23,8 @@ from ipusim.workload.training import Graphs, training_graphs
 
 REMEMBERED = 128
 """Graphs, programs and cuts that a process remembers: the published runs of a mode have fewer."""
+NO_UPDATE = Program(())
+"""The weight update of inference."""
 _ANY_CLOCK = 1
 
 _program = lru_cache(maxsize=REMEMBERED)(lower_kept)
@@ -71,7 +73,7 @@ class Compiled:
     graph: Graph
     program: Program
     update: Graph | None = None
-    update_program: Program | None = None
+    update_program: Program = NO_UPDATE
     gradient_bytes: Mapping[str, int] = field(default_factory=dict)
     timeless: Compiled | None = None
 
@@ -90,7 +92,7 @@ class Compiled:
         program = as_rewritten(self.program, self.chip)
         if program is self.program:
             return self
-        update = as_rewritten(self.update_program, self.chip) if self.update else None
+        update = as_rewritten(self.update_program, self.chip)
         # Memory stays that of what was compiled.
         return replace(self, program=program, update_program=update)
 
@@ -204,6 +206,6 @@ def _lowered(job: CompileJob) -> Compiled:
         graph=made.micro_batch,
         program=lower(made.micro_batch, host_dtype=job.host_dtype),
         update=made.update,
-        update_program=lower(made.update, host_dtype=None) if made.update else None,
+        update_program=lower(made.update, host_dtype=None) if made.update else NO_UPDATE,
         gradient_bytes=made.gradient_bytes,
     )

@@ -32,7 +32,7 @@ class StepResult(Priced):
     """One step at the fitted `costs`: what it consists of (`terms`), what it reaches.
 
     `items` are those per replica and step. Graph, program and io are those of a micro-batch;
-    `update` is the weight update of a training step, `measured` returns what the chips hold.
+    `update` is the weight update, empty in inference, `measured` returns what the chips hold.
     `device_s` are the seconds of the program of one micro-batch on one chip. The throughput is that
     of all replicas, the dynamic energy that of one and a step, with the fitted factors in the
     calibrated tier. Watts are those of the cards or machines in use, without hosts: idle, and on
@@ -44,7 +44,7 @@ class StepResult(Priced):
     program: Program
     measured: Callable[[], Held]
     io: HostIo
-    update: Program | None = None
+    update: Program
     terms: Terms
     costs: FittedCosts
     device_s: float
@@ -86,8 +86,7 @@ def run_step(
     times, items = config.micro_batches, config.micro_batches * config.items
     scales = calibration().power if calibrated else PowerScales()
     energy = program_energy(compiled.program, config, scales).times(times)
-    if compiled.update:
-        energy += program_energy(compiled.update_program, config, scales)
+    energy += program_energy(compiled.update_program, config, scales)
     static = static_power_w(config.system, config.active_ipus)
     return StepResult(
         **asdict(priced),
@@ -159,7 +158,7 @@ def _replica(compiled: Compiled, config: RunConfig) -> Replica:
             exchanges_each=compiled.program.exchanges,
             clock_hz=compiled.chip.clock_hz,
             times=config.micro_batches,
-            update_cycles=compiled.update_program.cycles if compiled.update else 0,
+            update_cycles=compiled.update_program.cycles,
         ),
         measured=partial(_one_chip, compiled.timeless or compiled, resident),
         parameters=(tuple(compiled.gradient_bytes),),
