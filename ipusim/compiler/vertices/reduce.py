@@ -5,7 +5,6 @@ lib/popops/reduction/ReductionConnection.cpp (choice of vertex, sharing among wo
 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -234,8 +233,11 @@ def _split_columns(regions: Sequence[Region], grain: int, workers: int) -> list[
     free = max(1, workers - len(kept))
     ends = [*accumulate([region.columns for region in simple])]
     shares = accumulate(split_sizes(ends[-1], grain, free))
+    at = 0
     for begin, end in pairwise(sorted({0, *ends, *shares})):
-        kept.append(simple[bisect_right(ends, begin)]._replace(columns=end - begin))
+        _, inner, outer = simple[at]
+        kept.append(Region(end - begin, inner, outer))
+        at += end == ends[at]
     return kept
 
 
