@@ -1,12 +1,12 @@
 """Assembling graphs operator by operator: tensors, elementwise functions, changes of layout."""
 
 from copy import copy
-from dataclasses import replace
 from math import prod
 from typing import Self
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Attributes, Cast, Elementwise, Graph, Layout, Op, Sort, Tensor
+from ipusim.workload.operators.base import changed
 
 
 class TensorBuilder:
@@ -275,7 +275,7 @@ class TensorBuilder:
         for name in outputs:
             tensor = tensors[name]
             if tensor.role == "activation":
-                tensors[name] = replace(tensor, role="output", alias_of=None)
+                tensors[name] = changed(tensor, role="output", alias_of=None)
         return Graph(
             name=self.name,
             tensors=tensors,

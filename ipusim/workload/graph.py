@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ipusim.errors import WorkloadError, check_name
 from ipusim.workload.operators.alignment_loss import AlignmentLoss
-from ipusim.workload.operators.base import DTYPE_BYTES, Attributes, Op, Tensor
+from ipusim.workload.operators.base import DTYPE_BYTES, Attributes, Op, Tensor, changed
 from ipusim.workload.operators.conv import Conv
 from ipusim.workload.operators.distance import Distance
 from ipusim.workload.operators.elementwise import Cast, Elementwise
@@ -183,7 +183,7 @@ class Graph:
             if tensor.dtype in FLOAT_DTYPES and name not in fixed:
                 is_stored = tensor.role in ("parameter", "constant", "state")
                 dtype = weights if is_stored else activations
-                tensor = tensor if dtype == tensor.dtype else replace(tensor, dtype=dtype)
+                tensor = tensor if dtype == tensor.dtype else changed(tensor, dtype=dtype)
             tensors[name] = tensor
         ops = tuple(_settle_cast(op, tensors) for op in self.ops)
         graph = replace(self, tensors=tensors, ops=ops)

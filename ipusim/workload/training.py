@@ -13,7 +13,7 @@ from math import isqrt
 
 from ipusim.errors import ConfigError, WorkloadError, check_name
 from ipusim.workload.graph import Cast, Conv, Elementwise, Graph, MatMul, Norm, Recurrent, Softmax
-from ipusim.workload.operators.base import Op, Tensor
+from ipusim.workload.operators.base import Op, Tensor, changed
 from ipusim.workload.operators.gradient import Backward, Tape
 from ipusim.workload.operators.loss import CLASS_LOSSES, LOSSES, Loss
 from ipusim.workload.optimizers import WHOLE, Sharding, update_graph
@@ -106,8 +106,13 @@ def _with_weight_casts(graph: Graph) -> Graph:
             inputs[index] = f"{cast}.out"
             tensors[inputs[index]] = Tensor(name=inputs[index], shape=tensor.shape, dtype=dtype)
             ops.append(Op(name=cast, params=Cast(), inputs=(name,), outputs=(inputs[index],)))
-        ops.append(replace(op, inputs=tuple(inputs)))
+        ops.append(_reading(op, tuple(inputs)))
     return replace(graph, tensors=tensors, ops=tuple(ops))
+
+
+def _reading(op: Op, inputs: tuple[str, ...]) -> Op:
+    """Return an operator with these inputs: itself if it has them."""
+    return op if op.inputs == inputs else changed(op, inputs=inputs)
 
 
 def _training_mode(graph: Graph, batch_norm_span: int, *, seeds_dropouts: bool) -> Graph:
@@ -129,11 +134,11 @@ def _training_mode(graph: Graph, batch_norm_span: int, *, seeds_dropouts: bool) 
         statistics = f"{op.name}.statistics"
         tensors[statistics] = Tensor(name=statistics, shape=(2, params.statistics), dtype="float32")
         outputs = (*op.outputs, statistics)
-        ops.append(replace(op, params=params, inputs=op.inputs[:3], outputs=outputs))
+        ops.append(changed(op, params=params, inputs=op.inputs[:3], outputs=outputs))
         for place, constant in enumerate(op.inputs[3:]):
             # Exporters store equal constants once: what others read too is not what moves.
             name = constant if readers[constant] == 1 else f"{op.name}.statistic{place}"
-            tensors[name] = replace(tensors[constant], name=name, role="state")
+            tensors[name] = changed(tensors[constant], name=name, role="state")
             # What moves a statistic is as small as the scale.
             ops.append(_add_into(tensors, name, op.inputs[1], f"{name}.moved", op.name))
     return replace(graph, tensors=tensors, ops=tuple(ops))
@@ -158,7 +163,7 @@ def _add_into(
     phase: str = "forward",
 ) -> Op:
     """Return the addition of a tensor to a stored one, in whose memory the sum stays."""
-    tensors[output] = replace(tensors[name], name=output, role="activation", alias_of=name)
+    tensors[output] = changed(tensors[name], name=output, role="activation", alias_of=name)
     made = {"inputs": (name, addend), "outputs": (output,), "phase": phase, "source": source}
     return Op(name=output, params=Elementwise.in_place(function), **made)
 
@@ -283,7 +288,7 @@ def _total_gradient(tape: Tape, name: str, source: Op) -> str | None:
         result = Backward(tape, source, ()).emit(suffix, add, (result, part), tensor)
         # The sum belongs where the last part was made: in a pipeline only it changes chips.
         made_by = (op.source for op in reversed(tape.ops) if part in op.outputs)
-        tape.ops[-1] = replace(tape.ops[-1], source=next(made_by, source.name))
+        tape.ops[-1] = changed(tape.ops[-1], source=next(made_by, source.name))
     tape.gradients[name] = [result]
     return result
 
@@ -340,7 +345,7 @@ def _recomputed(
     again.reverse()
     clones = {name: f"{name}.again" for op in again for name in op.outputs}
     for name, clone in clones.items():
-        tape.tensors[clone] = replace(tape.forward[name], name=clone)
+        tape.tensors[clone] = changed(tape.forward[name], name=clone)
     # What crosses a boundary was kept: the backward pass reads the kept tensor.
     renamed = {name: clone for name, clone in clones.items() if name in made}
 
@@ -349,9 +354,9 @@ def _recomputed(
 
     def second(op: Op) -> Op:
         new = {"name": f"{op.name}.again", "phase": "recompute", "source": op.name}
-        return replace(op, inputs=reads(op), outputs=tuple(map(clones.get, op.outputs)), **new)
+        return changed(op, inputs=reads(op), outputs=tuple(map(clones.get, op.outputs)), **new)
 
-    return [*map(second, again), *(replace(op, inputs=reads(op)) for op in backward)]
+    return [*map(second, again), *(_reading(op, reads(op)) for op in backward)]
 
 
 def _accumulate(
@@ -367,7 +372,7 @@ def _accumulate(
         for gradient in op.outputs:
             for parameter in owners.get(gradient, ()):
                 name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
-                tensors[name] = replace(tensors[parameter], name=name, role="state", alias_of=None)
+                tensors[name] = changed(tensors[parameter], name=name, role="state", alias_of=None)
                 function = accumulate if tensors[name].dtype == "float16" else "scaled_add"
                 where = op.source or op.name, function, "backward"
                 result.append(_add_into(tensors, name, gradient, output, *where))

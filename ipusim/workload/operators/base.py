@@ -36,6 +36,14 @@ Sizes = tuple[tuple[str, int], ...]
 """Names of tensors, each with the elements that it must have."""
 
 
+def changed(one: Any, **values: Any) -> Any:
+    """Return `dataclasses.replace(one, **values)`, unchecked, in half the time; `one` has slots."""
+    made = object.__new__(type(one))
+    for name in one.__slots__:
+        object.__setattr__(made, name, values[name] if name in values else getattr(one, name))
+    return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """A named array; ``alias_of`` names the tensor whose memory a reshaped parameter shares."""
