@@ -31,9 +31,7 @@ def table(name: str) -> pd.DataFrame:
         frame = by_metric(rows, *spec["metrics"])
     for needed in spec.get("run", ()):
         frame[needed] = [getattr(run, needed) for run in frame["run"]]
-    frame = view(view(frame, spec), {"with": spec["columns"]})
-    kept = {"only": spec["keep"]} if "keep" in spec else {}
-    return view(frame, kept)[list(spec["columns"])].reset_index(drop=True)
+    return view(frame, spec).reset_index(drop=True)
 
 
 def qwant_digit_slip() -> pd.DataFrame:

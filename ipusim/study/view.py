@@ -40,7 +40,8 @@ def words(text: str, rows: pd.DataFrame) -> str:
 def view(frame: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
     """Return the lines of which ``only`` is true, in the order of the values of ``sort``.
 
-    They get columns by ``with``, one after the other.
+    They get columns by ``with``, then by ``make``, one after the other. In the end those lines stay
+    of which ``keep`` is true, and where there is a ``make`` no other columns.
     """
     if "only" in spec:
         frame = frame[values(frame, spec["only"]).astype(bool)]
@@ -48,6 +49,9 @@ def view(frame: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
         keys = pd.DataFrame({place: values(frame, key) for place, key in enumerate(spec["sort"])})
         order = keys.reset_index(drop=True).sort_values(list(keys), kind="stable").index
         frame = frame.iloc[order]
-    for name, wanted in spec.get("with", {}).items():
+    made = spec.get("make", {})
+    for name, wanted in (spec.get("with", {}) | made).items():
         frame = frame.assign(**{name: values(frame, wanted)})
-    return frame
+    if "keep" in spec:
+        frame = frame[values(frame, spec["keep"]).astype(bool)]
+    return frame[list(made)] if made else frame

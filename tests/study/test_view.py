@@ -24,6 +24,11 @@ def test_lines_are_ordered_by_values_and_stay_in_turn_where_these_are_equal():
     assert list(view(FRAME, {"sort": ["kind"]})["x"]) == [1, 4, 2]
 
 
+def test_a_table_that_is_made_has_no_other_columns():
+    made = {"with": {"y": "2 * x"}, "make": {"kind": "kind", "z": "y + 1"}, "keep": "y > 2"}
+    assert view(FRAME, made).to_dict("list") == {"kind": ["b", "a"], "z": [5, 9]}
+
+
 def test_without_a_word_the_table_is_itself():
     assert view(FRAME, {"caption": "c"}) is FRAME
 

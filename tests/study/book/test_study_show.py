@@ -322,7 +322,8 @@ def test_what_if_uses_every_ipu_and_the_systems_own_stack(monkeypatch):
         qwant, "sweep", lambda *model, **run: asked.append(run) or sweep(*model, **run)
     )
     frame = qwant.what_if(["C2", "IPU-M2000"], [1, 6])
-    assert list(frame["batch_size"]) == [2, 12, 4, 24]
+    shown = book.open("qwant").table("qwant_what_if", frame).frame
+    assert list(shown["batch_size"]) == [2, 12, 4, 24]
     assert ["stack" in run for run in asked] == [False]
 
 
