@@ -189,7 +189,8 @@ def _write_verdicts(out: Path, studies: Sequence[Study], frame: pd.DataFrame, re
     write_text(out / ROWS, rows_html(frame, studies))
     if (frame["status"] == PREDICTED).any():
         spec = load_specs()["fidelity"]["figures"]["fidelity_families"]
-        save_figure(drawn(spec, errors_by_family(frame), {}), OVERVIEW_FIGURE, out)
+        tables = {OVERVIEW_FIGURE: errors_by_family(frame)}
+        save_figure(drawn(spec, tables, {}), OVERVIEW_FIGURE, out)
     if real and len(frame) == len(load_rows()):
         covered = coverage(frame)
         write_text(out / "coverage.csv", frame_csv(covered))
