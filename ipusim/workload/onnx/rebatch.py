@@ -182,8 +182,10 @@ class Rebatch:
         if p.node.op_type == "Expand":
             pairs = zip(p.shape()[::-1], p.ints("", 1)[::-1], strict=False)
             axes = [(-place, *pair) for place, pair in enumerate(pairs, start=1)]
+            batch = (self.before, self.after)
             lacking = [item for item in axes if 1 != item[1] != item[2]]
-            return [item for item in lacking if item[2] > 1 or self.after == 1]
+            # A target of 1 leaves an axis as it is, unless it is the batch.
+            return [item for item in lacking if item[2] > 1 or item[1:] == batch]
         if p.node.op_type == "carry":
             return [(-len(p.shape()), self.before, self.after)] if len(p.shape()) > 1 else []
         shapes = {x: p.shape(x) for x in p.node.input if x}

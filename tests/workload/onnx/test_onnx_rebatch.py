@@ -203,9 +203,13 @@ def _wide_mask(batch):
     nodes = [
         helper.make_node("Shape", ["x"], ["sizes"]),
         helper.make_node("Expand", ["mask", "sizes"], ["wide"]),
-        helper.make_node("Add", ["x", "wide"], ["y"]),
+        helper.make_node("Add", ["x", "wide"], ["z"]),
+        helper.make_node("Expand", ["row", "narrow"], ["rows"]),
+        helper.make_node("Add", ["z", "rows"], ["y"]),
     ]
-    return make_model(nodes, {"x": [batch, 5, 8]}, ["y"], {"mask": [batch, 1, 8]}), (5, 8)
+    weights = {"mask": [batch, 1, 8], "row": np.arange(8, dtype=np.float32)}
+    weights |= _numbers(narrow=[batch, 1, 1])
+    return make_model(nodes, {"x": [batch, 5, 8]}, ["y"], weights), (5, 8)
 
 
 def _flat_mask(batch):
