@@ -412,9 +412,9 @@ def _turned(pieces: Pieces, weights: str) -> str:
 
 
 def group_norm(pieces: Pieces, node: Node) -> None:
-    """Reshape, InstanceNormalization with ones, Reshape, gain, shift."""
+    """Reshape, InstanceNormalization with ones, a Reshape if there is a change, gain, shift."""
     x = found(pieces.maker(node.input[0], "Reshape")).input[0]
-    last = found(pieces.only(node.output[0], "Reshape"))
+    last = pieces.only(node.output[0], "Reshape") or node
     shape, groups = pieces.shape(x), pieces.shape(node.input[0])
     found(pieces.shape(last.output[0]) == shape and len(groups) == 3 and groups[0] == shape[0])
     operands = [x]

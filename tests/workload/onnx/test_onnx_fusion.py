@@ -216,6 +216,21 @@ def test_a_group_norm_in_pieces_is_one_with_gain_and_shift(shift):
     assert (norm.params.kind, norm.params.groups) == (("group", 4) if shift else ("instance", 4))
 
 
+def test_a_group_norm_of_single_channels_keeps_its_shape():
+    """As torch's newer exporter leaves it: a Reshape that changes nothing is gone."""
+    steps = ["r = Reshape x grouped", "i = InstanceNormalization r ones zeros"]
+    steps += ["g = Mul i gamma", "y = Add g beta"]
+    vectors = {
+        name: np.full((8, 1), place, np.float32) for place, name in enumerate(["beta", "gamma"])
+    }
+    plain = {"ones": np.ones(8, np.float32), "zeros": np.zeros(8, np.float32)}
+    graph, fused = _fused(
+        _model(steps, (2, 8, 12), grouped=np.array([0, 8, -1]), **plain, **vectors)
+    )
+    assert fused == {"group norm": 1}
+    assert [(op.params.kind, op.params.groups) for op in graph.ops] == [("group", 8)]
+
+
 GAIN_INSIDE = {
     "tensorflow": [
         *CENTRE,
