@@ -42,15 +42,16 @@ produce and read, partialChansPerGroup and weights per conv unit)."""
 
 
 OFFSET_BYTES = 4
-"""A counter, which lies on one tile and is sent to all that slice by it."""
+"""Bytes of a loop counter, which lies on one tile and is sent to all that slice by it."""
 
 
 class TensorLayout(NamedTuple):
     """Where a tensor lies.
 
-    It has `grouping` channels together in memory, or neighbours along `rows`. It lies on `tiles`,
-    spread linearly over the chip if None, and shares element by element the `mapping` of a tensor,
-    empty where it has its own. It is `free` if it is laid out for its consumer (host inputs,
+    `grouping` elements are adjacent in memory: channels or, if `rows`, elements of one column in
+    successive rows. It lies on `tiles` tiles, spread linearly over the chip if None. Tensors of one
+    `mapping`, the name of a tensor, lie on the same tiles element by element; it is empty where a
+    tensor has its own. A tensor is `free` if it is laid out for its consumer (host inputs,
     parameters, gradients of those).
     """
 
@@ -74,7 +75,7 @@ SPREAD = TensorLayout()
 
 
 def narrow_bytes(dtype: str) -> int:
-    """Return the bytes of an operand's element that is narrower than any result, else 0."""
+    """Return the bytes of an element of a float8 operand, which no result has; 0 for others."""
     return 1 if dtype == "float8" else 0
 
 
@@ -104,16 +105,17 @@ class Placed(NamedTuple):
 
 
 COUNTER = Placed((1,), "float32", TensorLayout(tiles=1))
-"""A number that counts, on one tile."""
+"""A loop counter, one number on one tile."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Emitter:
     """Collects the supersteps of one operation, `steps`, in the order in which they run.
 
-    Tiles, repeats and held bytes are those of the steps that follow: tiles that take part (0: those
-    of the result), how often each runs, bytes of a tile that live beside their own.
-    `superstep_cycles` are sync and control code of a step with an exchange.
+    Of the steps that follow, `tiles` is how many tiles take part (0: those of the result),
+    `repeats` how often each runs, `held_bytes` what lives on a tile beside a step's own bytes.
+    `superstep_cycles` are sync and control code of a step with an exchange. `library` is the
+    version of poplibs that picks vertices, `tile` has that of the estimator that times them.
     """
 
     chip: Chip
@@ -131,7 +133,7 @@ class Emitter:
         self.take_codelets(self.stack.codelets)
 
     def take_codelets(self, version: str) -> None:
-        """Let a version of poplibs decide which vertices run, and what they take."""
+        """Pick vertices, and time them, by the `codelet_versions` of the text from now on."""
         self.library, estimator = codelet_versions(version)
         self.tile = Tile(self.chip, estimator)
 
@@ -169,10 +171,10 @@ class Emitter:
         received: int = 0,
         copy: int = 0,
     ) -> None:
-        """Add one superstep: what it does, and the codelet that runs.
+        """Add one superstep, of a name that says what it does, in which a vertex runs.
 
-        Compute and copy are cycles of the slowest tile, exchange and temp bytes that the fullest
-        tile receives, and that live during this step only; what is `received` does both.
+        `compute` and `copy` are cycles of the slowest tile, `exchange` bytes that the fullest tile
+        receives, `temp` bytes of it that live during this step only; `received` bytes are both.
         """
         exchange, temp = exchange + received, temp + received
         overhead = self.superstep_cycles if exchange else self.stack.compute_set_cycles
@@ -198,16 +200,16 @@ class Emitter:
     def slice(
         self, name: str, elements: int, dtype: str, *, write: bool = False, copy: int = 0
     ) -> None:
-        """Read, or write, the part of a tensor that a counter says, so many elements on a tile.
+        """Read, or write, a slice of a tensor at the index in a counter: `elements` on a tile.
 
-        `copy` are the cycles to bring together what is written.
+        `copy` are the cycles in which a tile first brings the elements together that it writes.
         """
         cycles = codelets.dynamic_slice_cycles(self.tile, elements, dtype)
         vertex = "popops::DynamicUpdateSlice1D" if write else "popops::DynamicSlice1D"
         self.emit(name, vertex, cycles, exchange=OFFSET_BYTES, copy=copy)
 
     def count(self, name: str, **moved: int) -> None:
-        """Make one float32 from two, one of which may come from another tile."""
+        """Advance a counter: one float32 from two, of which one may arrive (`emit`)."""
         self.binary("add", COUNTER, name, in_place=True, **moved)
 
     def _loop(self, name: str, vertex: str, function: str, x: Placed, **moved: int) -> None:
@@ -218,8 +220,8 @@ class Emitter:
     def unary_cycles(self, function: str, x: Placed, *, in_place: bool) -> int:
         """Return the cycles of a function of one operand.
 
-        Non-linearities have no later estimate of their own, and their first one follows the
-        assembly.
+        Non-linearities of the library are timed by the estimator of that version too: later ones
+        have no estimate of their vertex, and the first follows the assembly.
         """
         tile, work = self.tile, (function, self.share(x), x.dtype)
         if function in tables.NON_LINEARITY[self.library]:
@@ -247,9 +249,9 @@ class Emitter:
     def binary(
         self, function: str, x: Placed, name: str = "", *, in_place: bool = False, **moved: int
     ) -> None:
-        """Combine tensors of one shape, two or as many as the function has.
+        """Combine tensors of x's shape element by element, as many as the function takes.
 
-        What has to arrive and be put into place for it, `emit` has.
+        `moved` are the bytes of operands that arrive and the copies into place, as `emit` has them.
         """
         vertex = codelets.vertex_of(function, self.tile.version) + _suffix(in_place)
         self._loop(name, vertex, function, x, **moved)
@@ -279,7 +281,7 @@ class Emitter:
             self._repeat_along(function, name, x, run, channels, in_place=in_place)
             return
         block = min(x.layout.grouping, channels)
-        # Groups that one tile touches; a producer's partition does not cut a group unless it must.
+        # Channel groups that a tile has part of; a producer's partition cuts none unless it must.
         regions = ceil_div(self.share(x) * channels, x.elements * block)
         regions = max(1, min(channels // block, regions))
         self._repeat_block(function, name, x, block, regions, in_place=in_place)
@@ -297,10 +299,11 @@ class Emitter:
     def _repeat_block(
         self, function: str, name: str, x: Placed, block: int, regions: int, *, in_place: bool
     ) -> None:
-        """Combine blocks of neighbours with the same values; each region has values of its own.
+        """Combine all blocks of a region, of `block` adjacent elements each, with one vector.
 
-        One region has a vertex of all workers, from SDK 2.1 on two have one each, in turn; more are
-        shared by workers (poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastInnerVector).
+        A tile has so many `regions`, each with a vector of its own. For one region a vertex of all
+        workers runs, from SDK 2.1 on for each of two, one after the other; more are shared out to
+        vertices of one worker (poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastInnerVector).
         """
         share = self.share(x)
         received = regions * block * element_bytes(x.dtype)
@@ -318,7 +321,7 @@ class Emitter:
     def _repeat_along(
         self, function: str, name: str, x: Placed, run: int, values: int, *, in_place: bool
     ) -> None:
-        """Combine runs of neighbours with a value each, of so many values in all.
+        """Combine each run of `run` adjacent elements with one value, of `values` on the chip.
 
         Sources: poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastOuterVector.
         """
@@ -334,8 +337,9 @@ class Emitter:
     def _write_out(
         self, function: str, name: str, x: Placed, block: int, received: int, *, in_place: bool
     ) -> None:
-        """Combine with an operand that is written out to full size first, a block at a time.
+        """Combine with a smaller operand that each tile first copies to the size of x, by blocks.
 
+        `block` are the elements of a block, `received` the bytes of the operand that a tile needs.
         So poplibs does where no vertex repeats the operand (lib/popops/ElementWise.cpp,
         binaryOpGeneral).
         """
@@ -349,8 +353,8 @@ class Emitter:
     ) -> None:
         """Add: ``a += scale * b`` (popops::scaledAddTo, plain weight update).
 
-        The `addend` b may have another type, and arrive (`emit`). `constrained` says that the
-        operands lie in different memory elements.
+        `addend` is the type of b where it is not a's; b may have to arrive (`moved`, as `emit` has
+        it). `constrained` says that the operands lie in different memory elements.
         """
         work = self.tile, self.share(x), x.dtype, addend
         cycles = codelets.scaled_add_cycles(*work, constrained=constrained)
@@ -371,7 +375,7 @@ class Emitter:
         per_tile = None if x.layout.tiles is None else self.share(x)
         shape, group = x.shape, x.layout.grouping
         if not dims and x.layout.rows and prod(shape[:-1]) % group == 0:
-            # Neighbours along rows sit together, and are sums of their own.
+            # Adjacent elements are of different rows, each of which is reduced by itself.
             shape, dims = (prod(shape[:-1]) // group, shape[-1], group), (1,)
         types, dims = (x.dtype, out or x.dtype), dims or (len(shape) - 1,)
         asked = Reduction(shape, dims, function, *types, per_tile)
@@ -414,11 +418,12 @@ class Emitter:
     def bring(
         self, name: str, x: Placed, layout: TensorLayout, rows: int = 0, columns: int = 0
     ) -> int:
-        """Regroup what comes to x from where it has a `layout`; return the copies its pieces take.
+        """Regroup an operand from its `layout` to that of x; return the cycles to copy its pieces.
 
-        Blocks are transposed where rows sit together in one and columns in the other, in groups
-        that are multiples of a grain (poplibs lib/popops/Rearrange.cpp, regroupIfBeneficial). Only
-        whole groups of so many rows or columns are found, any of an unknown number.
+        Blocks are transposed, and no pieces copied, if rows are adjacent in one layout and columns
+        in the other, in groups that are multiples of a grain (poplibs lib/popops/Rearrange.cpp,
+        regroupIfBeneficial). poplibs finds only groups that divide the number of `rows` or
+        `columns`; where that is not known (0), any group.
         """
         came, wanted = (
             codelets.found_group(of.grouping, (rows if of.rows else columns) or of.grouping)
@@ -428,10 +433,10 @@ class Emitter:
         return 0 if turned and self.regroup(name, x, came, wanted) else self.piece_copies(x, layout)
 
     def piece_copies(self, x: Placed, layout: TensorLayout) -> int:
-        """Return the cycles to put into place, like `x`, what comes from where it has a `layout`.
+        """Return the cycles of on-tile copies that turn the `layout` of an operand into that of x.
 
-        Pieces are what sits together in both: the smaller groups of two, or single elements where
-        rows sit together in one and channels in the other.
+        Pieces are what is adjacent in both: as many elements as divide both groups, or one where
+        rows are adjacent in one layout and channels in the other.
         """
         group, wanted = layout.grouping, x.layout.grouping
         turned = layout.rows != x.layout.rows
@@ -441,9 +446,10 @@ class Emitter:
         return rearranged_copy_cycles(self.tile_bytes(x), piece, self.chip)
 
     def regroup(self, name: str, x: Placed, group: int, wanted: int, *, piece: int = 0) -> bool:
-        """Send blocks of two groupings to all tiles and transpose them there, if they can be.
+        """Transpose blocks of ``group x wanted`` on all tiles; return whether `regrouping` can.
 
-        They come in pieces of so many bytes, if any, which are put into place (regroupTensor).
+        A `piece`, in bytes, is what the blocks arrive in if it has to be copied into place first
+        (regroupTensor).
         """
         blocks = codelets.regrouping(x.elements, group, wanted, x.dtype, self.chip)
         if blocks:

@@ -37,8 +37,8 @@ def lower(
     compute (I/O tiles already taken away). Partials ("half" or "float") and the share of tile
     memory for the temporaries of one operation are the stack's unless given. Data that arrive from
     the host in another type than the graph's are converted on the chip; eight-bit images are also
-    normalised there (one scale, one offset per channel). `layouts` say where tensors lie at the
-    start that are not laid out for their consumer.
+    normalised there (one scale, one offset per channel). `layouts` has, by name, the layout of each
+    tensor that is there at the start and is not laid out for its consumer.
     """
     rules = stack.planner_rules(partials, available_memory_proportion)
     state = LoweringState(graph, chip, stack, rules, dict(layouts or {}))
@@ -49,7 +49,7 @@ def lower(
 
 
 def _lower_input(state: LoweringState, name: str, host_dtype: str | None) -> LoweredOp | None:
-    """Convert data from the host on all tiles; nothing to do where they arrive in their type."""
+    """Convert data from the host on all tiles; None where they arrive in the graph's type."""
     tensor = state.graph.tensors[name]
     sent = arriving_dtype(tensor, host_dtype)
     if sent == tensor.dtype:

@@ -33,9 +33,10 @@ class Superstep(NamedTuple):
 
 
 def exchanges(steps: Iterable[Superstep]) -> int:
-    """Return how many supersteps have an exchange, and with it their sync and control code.
+    """Return how many supersteps have an exchange.
 
-    A step in a loop counts once, as everything beyond its syncs does (`Stack.in_loop`).
+    A step in a loop counts once: what it takes beyond its syncs and data is shared by all rounds
+    (`Stack.in_loop`).
     """
     return sum(step.exchange_bytes > 0 for step in steps)
 
@@ -43,13 +44,13 @@ def exchanges(steps: Iterable[Superstep]) -> int:
 class LoweredOp(NamedTuple):
     """One operation of the graph and the supersteps that compute it; kind "input" is data arriving.
 
-    `macs` are those that the graph asks for, `float_macs` of them in float32. `plan` is the
-    planner's choice in one line for people, `codelet` the vertex that it asks for and the channel
-    groups that is made for, `transform` what is done before the split; all are empty where there is
-    nothing to plan. If `reads_lines`, operands arrive as lines of a field, as those of a
-    convolution with a window do. The result lies on `tiles`, `grouping` channels of it together in
-    memory. Temporary bytes are those of the fullest tile; `interleaved_bytes` of them must lie in
-    interleaved memory (AMP partials).
+    `macs` are the multiply-accumulates that the graph asks for, `float_macs` those of them in
+    float32. `plan` is the planner's choice in one line for people, `codelet` the planned vertex
+    with its channel groups, `transform` what is done to a convolution before it is split over
+    tiles; all three are empty where nothing is planned. If `reads_lines`, operands arrive as lines
+    of a field, as those of a convolution with a window do. The result lies on `tiles` tiles, with
+    `grouping` channels adjacent in memory. `temp_bytes` are those of the fullest tile;
+    `interleaved_bytes` of them must lie in interleaved memory (AMP partials).
     """
 
     name: str
@@ -74,7 +75,7 @@ class LoweredOp(NamedTuple):
 
     def signature(self) -> tuple[object, ...]:
         """What makes two operations share code: the same plan and the same supersteps."""
-        # Neither how often a step runs nor what lives meanwhile is in its code.
+        # A step's code depends neither on `repeats` nor on `temp_bytes`, its last two fields.
         steps = tuple([step[:-2] for step in self.steps])
         return (self.kind, self.function, self.plan, self.transform, steps)
 

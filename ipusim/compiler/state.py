@@ -20,17 +20,18 @@ FLOATING = ("float16", "float32")
 
 
 def float_dtype(dtype: str) -> str:
-    """Integers and booleans are charged like the float of their width or the next wider one."""
+    """Return the type by whose cycles elements are charged: float32 for all but float16."""
     return dtype if dtype in FLOATING else "float32"
 
 
 class Task(NamedTuple):
-    """All that the lowering of an operation depends on beside chip and stack, without names.
+    """All that the lowering of an operation depends on besides `LoweringState`, without names.
 
-    Results are not placed yet; the mapping of an input is the number of the first input with it.
-    `updates` says that it is part of a weight update, `product` how the first input lies on its
-    fullest tile if a matrix product made it, `changes_table` that the graph changes the rows of a
-    table like this one, `forward_plan` how a convolution was planned that this is the gradient of.
+    So equal operations of a graph have equal tasks. `results` have no layout yet. The mappings of
+    `inputs` are numbered in order, so that inputs with one mapping have one number. `updates` says
+    that the operation is part of a weight update, `product` how the first input lies on its fullest
+    tile if a matrix product made it, `changes_table` that the graph changes the rows of a table of
+    these sizes; `forward_plan` is the plan of the forward convolution if this is its data gradient.
     """
 
     params: Attributes
@@ -47,9 +48,10 @@ class Task(NamedTuple):
 class Lowering(Emitter):
     """The lowering of one operation.
 
-    `training` says whether the graph has gradients. What is `known` of the operation besides its
-    steps has the names of `LoweredOp`; without more, temporary bytes are those of the steps.
-    `result` says where the operation's main result lies, `chosen` how a planned one is.
+    `training` says whether the graph has gradients. `known` are fields of the `LoweredOp` that the
+    steps do not tell; unless it has ``temp_bytes``, these are the most of any step. `result` is the
+    layout of the main result if that is not the first one, `chosen` the plan of a planned
+    operation.
     """
 
     rules: PlannerRules
@@ -61,7 +63,7 @@ class Lowering(Emitter):
 
     @property
     def made(self) -> Placed:
-        """The first result, which lies nowhere yet."""
+        """The first result: shape and type, without a layout yet."""
         return self.task.results[0]
 
     @property
@@ -70,7 +72,7 @@ class Lowering(Emitter):
         return float_dtype(self.made.dtype)
 
     def finish(self, layout: TensorLayout) -> LoweredOp:
-        """Return the operation; steps that do not say otherwise run on the tiles of the result."""
+        """Return the lowered operation; steps without tiles of their own run on the result's."""
         tiles = layout.tiles or self.chip.tiles
         steps = [step if step.tiles else step._replace(tiles=tiles) for step in self.steps]
         params, temp_bytes = self.task.params, max([0, *(step.temp_bytes for step in steps)])
@@ -88,7 +90,7 @@ class Lowering(Emitter):
 
 
 LOWERINGS: dict[type, Callable[..., TensorLayout | tuple[TensorLayout, ...]]] = {}
-"""What lowers the operations with each class of attributes (`lowers`)."""
+"""The function that lowers operations with each class of attributes (`lowers`)."""
 
 
 def lowers(attributes: type) -> Callable[[Callable], Callable]:
@@ -130,9 +132,9 @@ def _lower(chip: Chip, stack: Stack, rules: PlannerRules, training: bool, task: 
 class LoweringState:
     """State of one lowering: where every tensor lies, and what was lowered.
 
-    ``plans`` holds the forward plan of each weight tensor of a convolution, ``products`` how each
-    matrix product lies on its fullest tile. Networks repeat their layers: what was lowered once is
-    lowered.
+    ``plans`` holds, by weight tensor, the plan of its forward convolution, ``products``, by result,
+    how that of a matrix product lies on its fullest tile. Networks repeat their layers, so
+    ``lowered`` lowers each `Task` once and remembers the result.
     """
 
     graph: Graph
@@ -155,7 +157,7 @@ class LoweringState:
         self.lowered = lru_cache(maxsize=None)(alone)
 
     def layout(self, tensor: str) -> TensorLayout:
-        """Return where a tensor lies; one that nothing has made yet is spread or free."""
+        """Return where a tensor lies; one that no operation has made is free by role, or spread."""
         layout = self.layouts.get(tensor)
         if layout is None:
             layout = TensorLayout(free=self.graph.tensors[tensor].role in FREE_ROLES)
@@ -164,7 +166,7 @@ class LoweringState:
         return layout
 
     def task(self, op: Op, mappings: dict[str, str]) -> Task:
-        """Return what lowers an operation, and number the mappings of its inputs."""
+        """Return the task of an operation; `mappings` receives the number of each input mapping."""
         tensors, inputs = self.graph.tensors, []
         for name in op.inputs:
             tensor, layout = tensors[name], self.layout(name)
@@ -186,12 +188,12 @@ class LoweringState:
 
 
 def _table_of(gather: Gather) -> Gather:
-    """Return the lookup in a table that another operation looks up in or changes."""
+    """Return a lookup of equal sizes: lookups and updates of a table have it in common."""
     return replace(gather, function="lookup")
 
 
 def lower_op(state: LoweringState, op: Op) -> LoweredOp:
-    """Lower one operation and record where its results lie, the last layout for all that remain."""
+    """Lower one operation and record the layouts of its results; the last holds for all further."""
     mappings: dict[str, str] = {}
     lowered = state.lowered(state.task(op, mappings))
     named = dict(zip(mappings.values(), mappings, strict=True))

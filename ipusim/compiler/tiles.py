@@ -18,13 +18,12 @@ CODELET_VERSIONS = ("2020-01", "2021-03", "2021-11")
 
 @cache
 def codelet_versions(text: str) -> tuple[str, str]:
-    """Return the versions of poplibs named by ``"2020-01"`` or ``"2020-01+2021-11"``.
+    """Split ``"2020-01+2021-11"`` into the versions of library and estimator; one alone is both.
 
-    That of the library, the first, decides which vertices run and how work is planned, that of the
-    estimator has the cycle formulas. Early estimators charge coarse constants (200 supervisor
-    cycles per vertex in 1.0.136) which later ones corrected to the assembly; the IPUModel of the
-    day is reproduced with the same version for both, silicon is better served by the latest
-    estimator.
+    The library's version decides which vertices run and how work is planned, the estimator's has
+    the cycle formulas. Early estimators charge coarse constants (200 supervisor cycles per vertex
+    in 1.0.136) which later ones corrected to the assembly. One version for both reproduces the
+    IPUModel of that day; for silicon the latest estimator is better.
     """
     library, _, estimator = text.partition("+")
     for version in (library, estimator or library):
@@ -82,14 +81,14 @@ def split_sizes(total: int, grain: int, max_parts: int, min_part: int = 1) -> tu
 
 
 class Runs(NamedTuple):
-    """Elements of a tensor on one tile, which sit together in runs; the last may be shorter."""
+    """Elements of a tensor on one tile, in contiguous runs of a length; the last may be shorter."""
 
     elements: int
     length: int
 
     @property
     def one(self) -> bool:
-        """Whether all sit together."""
+        """Whether all elements form one contiguous run."""
         return self.length >= self.elements
 
     def dealt(self, grain: int, workers: int) -> list[list[int]]:
@@ -103,7 +102,7 @@ class Runs(NamedTuple):
 
 
 def pieces_of_rows(begin: int, end: int, length: int) -> list[tuple[int, int, int]]:
-    """Return (row, begin, end) of what a range of elements has of each row of so many."""
+    """Cut a range of elements at the rows of a length; return (row, begin and end within it)."""
     rows = range(begin // length, ceil_div(end, length)) if begin < end else ()
     return [(row, max(0, begin - row * length), min(length, end - row * length)) for row in rows]
 
@@ -116,7 +115,7 @@ def _part_count(grains: int, grain: int, max_parts: int, min_part: int) -> int:
 
 
 def distinct_splits(size: int, most: int) -> list[int]:
-    """Return the fewest parts for each size of the largest part, up to `most`, in order."""
+    """Return the part counts up to `most` that are the fewest for their largest part, in order."""
     splits: list[int] = []
     split = 1
     while split <= min(size, most):
@@ -142,10 +141,10 @@ def largest_part(total: int, grain: int, max_parts: int, min_part: int = 1) -> i
 
 
 def tile_share(elements: int, dtype: str, chip: Chip, tiles: int | None = None) -> int:
-    """Return the elements on the fullest of given tiles, or of all if they are None.
+    """Return the elements of a tensor on the fullest of `tiles` tiles, or of the chip if None.
 
-    A tensor is spread linearly over a chip as poplibs lib/poputil/TileMapping.cpp,
-    mapTensorLinearly, has it: grain of one vector, at least 128 B per tile.
+    It is spread linearly as poplibs lib/poputil/TileMapping.cpp, mapTensorLinearly, has it: in
+    grains of one vector, on a whole chip at least 128 B per tile.
     """
     if elements < 1:
         raise ConfigError(
@@ -172,11 +171,11 @@ def copy_cycles(copied_bytes: int, chip: Chip, *, atom_bytes: int | None = None)
 
 
 def rearranged_copy_cycles(moved_bytes: int, piece_bytes: int, chip: Chip) -> int:
-    """Return the copies within a tile that a rearrangement in pieces takes beside its exchange.
+    """Return the cycles of on-tile copies of a rearrangement in pieces, without its exchange.
 
     Poplibs' regression over 10,000 random rearrangements (lib/poplin/ConvModel.cpp, tag
-    sdk/poplar/2.4.0) gives cycles of exchange and copies together: 5.1484, 3.125 or 0.4404 for
-    each byte in pieces of 2 bytes, 4 bytes or a multiple of 8.
+    sdk/poplar/2.4.0) gives cycles of exchange and copies together: per byte 0.4404 in pieces of a
+    multiple of 8 bytes, 3.125 of another multiple of 4, else 5.1484.
     """
     per_1024 = 451 if piece_bytes % 8 == 0 else 3200 if piece_bytes % 4 == 0 else 5271
     whole = moved_bytes * per_1024 // 1024
@@ -184,8 +183,8 @@ def rearranged_copy_cycles(moved_bytes: int, piece_bytes: int, chip: Chip) -> in
 
 
 def piece_copy_cycles(pieces: int, chip: Chip) -> int:
-    """Return the cycles to copy pieces of 4 bytes or more, each by itself, beside their exchange.
+    """Return the cycles of on-tile copies of pieces of 4 bytes or more, without their exchange.
 
-    One costs what the regression has for a piece of 4 bytes: a load and a store of one thread.
+    Each costs what the regression has for a piece of 4 bytes: a load and a store of one thread.
     """
     return rearranged_copy_cycles(4 * pieces, 4, chip)

@@ -29,7 +29,10 @@ _PARTS = ("value", "unit", "source", "label")
 """What an entry of data/hardware says; a property of a stack or framework, value and source."""
 
 _COSTS = ("cycles", "s", "W", "pJ/B", "pJ/FLOP", "processes")
-"""Units of what may be nothing; other zeros would be divided by, or leave nothing to run on."""
+"""Units in which 0 is a valid value, a cost of nothing.
+
+In other units a 0 would be divided by, or leave no hardware to run on, unless the field allows it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +50,8 @@ class Constant:
     label : str
         One of `LABELS`; empty where the source says it.
     otherwise : int, float, bool or None
-        What it is without a decision that was taken after seeing residuals (data/adopted.csv), a
-        number that bounds nothing for a rate; None where no such decision made the value.
+        The value without a decision that was taken after seeing residuals (data/adopted.csv), for
+        a rate a number that bounds nothing; None where no such decision made the value.
     """
 
     value: Any
@@ -62,9 +65,10 @@ class Constant:
 class Sourced:
     """A kind of thing that data files describe: ``class Chip(Sourced, file=..., word="chip")``.
 
-    `file` is where its tables stand below the data folder, `word` what messages call one. Its first
-    field takes the name of a table, a ``title`` the longer one that stands there, others its
-    values; ``constants`` holds these with unit, source and label.
+    `file` names its TOML file below the data folder, without the ending; `word` is the noun for one
+    in error messages. An instance is made of one table: the first field takes the table's name, a
+    field ``title`` the longer name under that key, the other fields the values of their keys;
+    ``constants`` holds these values with unit, source and label.
     """
 
     FILE: ClassVar[str]
@@ -73,7 +77,7 @@ class Sourced:
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def __init_subclass__(cls, file: str = "", word: str = "") -> None:
-        """Note file and word; a dataclass with slots makes each class again, without them."""
+        """Store file and word; `dataclass(slots=True)` makes each class again, without them."""
         if file:
             cls.FILE, cls.WORD = file, word
 
@@ -82,7 +86,10 @@ _Kind = TypeVar("_Kind", bound=Sourced)
 
 
 def constant(unit: str, meaning: str = "", *, key: str = "", zero: bool = False) -> Any:
-    """Declare a field of a kind of hardware: unit, key where the file has another, if 0 is one."""
+    """Declare a field of a kind of hardware.
+
+    `key` is its key in the file where that is not the field's name, `zero` allows the value 0.
+    """
     return field(metadata={"unit": unit, "meaning": meaning, "key": key, "zero": zero})
 
 
@@ -103,8 +110,8 @@ def load(kind: type[_Kind], name: str, own: Own | None = None, *, adopted: bool 
 
     An int is taken for a float, a list for a tuple, and a field whose type is another kind is
     loaded by the name that stands there. Fields made by `constant` must have a unit and a label in
-    the file, all have a source. `own` are a user's tables beside those of data/hardware. Without
-    what was `adopted` a value is what it is otherwise.
+    the file, all have a source. `own` are a user's tables beside those of data/hardware. If not
+    `adopted`, a value that has one is replaced by its `Constant.otherwise`.
     """
     added = own.of(kind) if own else {}
     valid = resolve_name(kind.WORD, name, (*added, *names(kind)), aliases(kind))
@@ -164,8 +171,8 @@ def _key(item: Field[Any]) -> str:
 class Own:
     """A user's tables, which look like those of data/hardware but may leave out more.
 
-    A table with ``like = NAME`` takes what it does not say from that one, and a bare value stands
-    for itself in the unit of its key, assumed.
+    A table with ``like = NAME`` takes the keys that it leaves out from the table NAME of
+    data/hardware. A bare value is in the unit of its key and gets the label "assumed".
     """
 
     file: str
@@ -176,7 +183,7 @@ class Own:
         return self.tables.get(Path(kind.FILE).name, {})
 
     def table(self, kind: type, name: str) -> dict[str, Any]:
-        """Return one of them, completed."""
+        """Return one of these tables with the missing parts of its entries and its missing keys."""
         units = {_key(item): item.metadata["unit"] for item in _declared(kind)}
         given = dict(self.of(kind)[name])
         like = given.pop("like", None)

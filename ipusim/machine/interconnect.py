@@ -12,11 +12,11 @@ class Ring:
     """Members that pass data to their neighbours, step by step.
 
     Each sends `bytes_per_s` of payload in one direction, or in both at once where `directions` is
-    2; a step takes the latency of a sync and a link besides. That sync is of all members: it runs
-    along the ladder and back, so it takes longer by each of the `sync_hops` from machine to machine
-    (poplibs lib/poplibs_test/Util.cpp, tag sdk/poplar/2.0.0, has it so from chip to chip): all
-    within a rack, and one more to the next rack. [A] Taken after seeing collectives over 4 machines
-    too slow and those over 16 right.
+    2; a step also takes `step_latency_s`, the latency of a sync and of the links. The sync is of
+    all members: it runs along the ladder and back, and each of the `sync_hops` from one machine to
+    the next makes it longer (poplibs lib/poplibs_test/Util.cpp, tag sdk/poplar/2.0.0, has it so
+    from chip to chip). Over GW-Links these are the hops within a rack and one to the next rack. [A]
+    Taken after seeing collectives over 4 machines too slow and those over 16 right.
     """
 
     members: int
@@ -27,10 +27,10 @@ class Ring:
 
 
 def sync_s(system: System, ipus: int) -> float:
-    """Return the seconds of a sync over `ipus` chips inside the chips and between them.
+    """Return the seconds of a sync over `ipus` chips.
 
-    That is the multi-chip sync of the chip's description, or the hops of the ladder, there and
-    back, where these take longer.
+    That is `Chip.global_sync_cycles`, or the time of the sync hops along the ladder and back where
+    that is longer.
     """
     on_chip = system.chip.seconds(system.chip.global_sync_cycles)
     return max(on_chip, 2 * sync_hops(ipus) * system.ipu_link.sync_s_per_hop)
@@ -53,9 +53,9 @@ def replica_rings(
     tensor lives on one chip of a replica and is reduced over links to the same chip of other
     replicas, which it has to itself. [inferred]
 
-    Of every `apart`-th replica only, `apart` collectives run side by side, one for each replica
-    between two neighbours. They share the links within a rack, where each crosses the links of all;
-    beyond it each machine has its own. [inferred]
+    If `apart` exceeds 1, each collective joins every `apart`-th replica, and `apart` of them run
+    side by side. Within a rack they share the IPU-Links, as the hops of each pass the replicas of
+    all others; beyond it each machine has its own GW-Links. [inferred]
     """
     domain = system.ipu_link_domain_ipus
     if ipus_per_replica > domain:
