@@ -108,7 +108,7 @@ def code_size(graph: Graph, program: Program, tiles: int, *, update: Program | N
 
 
 def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
-    """Return the operations of a program, one of each set of planned ones that are equal."""
+    """Return a program's operations, of equal planned ones and of the rounds of a loop one each."""
     payloads = {op.name: op.params for op in graph.ops}
     seen = set()
     for op in {name_in_body(op.name): op for op in program.ops}.values():
@@ -123,7 +123,7 @@ def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
 
 
 def _per_kib(op: LoweredOp, step: Superstep) -> int:
-    """Return the code for every KiB that a step receives."""
+    """Return the bytes of exchange code for every KiB that a step receives."""
     # What is rearranged by exchange alone, not transposed on tiles first, comes in pieces.
     rearranges = step.vertex == "copy" and op.kind in ("conv", "layout")
     alone = rearranges and all(other.vertex != TRANSPOSE for other in op.steps)

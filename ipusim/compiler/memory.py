@@ -24,7 +24,7 @@ that take a third of a chip. Beyond, planning takes minutes, and no plan would h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePoint:
-    """What lives while one operation runs on so many tiles beside what always does, in bytes.
+    """Bytes that live while one operation runs, on `tiles` tiles, besides those that always live.
 
     ``chip_bytes`` are those of all tiles together, the others of the fullest tile.
     """
@@ -41,9 +41,9 @@ class LivePoint:
 class Memory:
     """Memory of one chip for one program.
 
-    Always live on the fullest tile are parameters with what else stays (gradient accumulators,
-    optimiser state; of all tiles together `resident_bytes`) and the code, by category. There is a
-    point for every operation, in execution order.
+    Always live are parameters, gradient accumulators and optimiser state, `resident_bytes` on the
+    chip, of which a tile has `parameter_bytes`, and the code, by category. `points` has an entry
+    for every operation, in execution order.
     """
 
     tiles: int
@@ -56,7 +56,7 @@ class Memory:
 
     @cached_property
     def _peak(self) -> LivePoint | None:
-        """The first point at which most lives: where a program does not fit, gaps do not matter."""
+        """The first point with the most bytes in use; gaps do not matter where these do not fit."""
         return max(self.points, key=self.used_at, default=None)
 
     @property
@@ -66,7 +66,7 @@ class Memory:
 
     @property
     def peak_tiles(self) -> int:
-        """Tiles that take part in it."""
+        """Tiles that take part in `peak_op`."""
         return self._peak.tiles if self._peak else 0
 
     @property
@@ -81,7 +81,7 @@ class Memory:
 
     @property
     def variable_bytes(self) -> int:
-        """What stays plus the most that lives beside it, of all tiles together, without code."""
+        """Resident bytes and the most that live besides, of all tiles together, without code."""
         return self.resident_bytes + max((point.chip_bytes for point in self.points), default=0)
 
     @property
@@ -131,10 +131,10 @@ class Memory:
 
 
 def require_room(graph: Graph, chip: Chip) -> None:
-    """Refuse a graph, before it is planned, one of whose operations is far beyond a chip.
+    """Raise a ConfigError, before planning, if an operation needs far more memory than a chip has.
 
-    Its operands, or its results, must be there at once, over all tiles; of a convolution or a
-    product both. A ConfigError says how much that is.
+    All operands of an operation, or all its results, must be on the chip at once; of a convolution
+    or a product both. The limit is `BEYOND` times the memory of all tiles.
     """
     streamed = set(graph.streamed)
 
@@ -142,7 +142,7 @@ def require_room(graph: Graph, chip: Chip) -> None:
         return sum(graph.tensors[name].bytes for name in set(names) - streamed)
 
     room = chip.tiles * chip.bytes_per_tile
-    # Most graphs are small: one bound then spares the look at every operation.
+    # Most graphs are small: one bound for all operations then spares looking at each.
     largest = max((tensor.bytes for tensor in graph.tensors.values()), default=0)
     at_once = max((len(op.inputs) + len(op.outputs) for op in graph.ops), default=0)
     if largest * at_once <= BEYOND * room:
@@ -244,10 +244,10 @@ def measure(
 ) -> Memory:
     """Measure a program, whose code lies beside that of the weight update.
 
-    `resident_bytes` are on the chip while the graph, which does not name them, runs: the state of
-    an optimiser, micro-batches that wait in a pipeline. Parameters and states are spread evenly
-    over the chip; an activation over the tiles of the operation that made it. Updated parameters
-    and states share the memory of what they update.
+    `resident_bytes` are of tensors that stay on the chip but are not in the graph: the state of an
+    optimiser, micro-batches that wait in a pipeline. Parameters and states are spread evenly over
+    the chip, an activation over the tiles of the operation that made it. Updated parameters and
+    states share the memory of what they update.
     """
     lowered = {op.name: op for op in program.ops}
     lives = _lives(graph, {low.name: low.tiles for low in program.ops}, chip.tiles)

@@ -1,9 +1,10 @@
-"""Lowered programs kept on disk, apart for every state of the sources that make them.
+"""Lowered programs kept on disk, separately for each version of the sources that make them.
 
 Lowering is the larger part of a simulation and gives the same program for the same input, so what
 was planned before need not be planned again. A program is found by a digest of everything that
 `lower` reads: the graph, the chip, the stack, the options, and the sources of the compiler, the
-machine and the operators. Code that is patched in memory is not seen: switch keeping off for it.
+machine and the operators. The digest does not see functions that are patched in memory: use
+`keep_programs(False)` around these.
 """
 
 import json
@@ -62,7 +63,7 @@ def rewritten(rewrite: Rewrite | None) -> AbstractContextManager[None]:
 
 
 def as_rewritten(program: Program, chip: Chip) -> Program:
-    """Return a program as it is read here: the same one where nothing is rewritten."""
+    """Return a program as the `rewritten` of this context makes it; without one, unchanged."""
     rewrite = _REWRITE.get()
     return program if rewrite is None else rewrite(program, chip)
 
@@ -98,7 +99,7 @@ def _text_of(graph: Graph) -> str:
 
 
 def _said(kind: type, alike: Iterable[Any], *without: str) -> list[Any]:
-    """Return what objects of one kind say of themselves, in plain tuples."""
+    """Return the fields that `repr` shows of dataclasses of one kind, as plain tuples."""
     names = [one.name for one in fields(kind) if one.repr and one.name not in without]
     return [*map(attrgetter(*names), alike)]
 
@@ -112,8 +113,9 @@ def _read(path: Path) -> Program | None:
         return None
 
 
-# A kept program is JSON: its operations field by field, and so the supersteps of those that differ.
-# That is read several times as fast as object by object, and only ever as texts and numbers.
+# A kept program is JSON: a list per field of its operations, and one per field of all supersteps,
+# those of operations that share them once. That is read several times as fast as object by object,
+# and only ever as texts and numbers.
 
 _STEPS = LoweredOp._fields.index("steps")
 

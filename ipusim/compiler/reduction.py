@@ -29,9 +29,10 @@ MIN_PIECE_ROWS = 2
 
 
 class Stage(NamedTuple):
-    """One compute set of a reduction; bytes that a tile receives before it, and holds meanwhile.
+    """One compute set of a reduction, in cycles of the slowest tile.
 
-    `vertices` are those of the slowest tile, each said by the cycles of its worker.
+    A tile receives `received` bytes before it and holds `temp` bytes during it. `vertices` are the
+    worker cycles of each vertex on the slowest tile.
     """
 
     name: str
@@ -58,9 +59,9 @@ def together(stages: Sequence[Stage], chip: Chip) -> Stage:
 
 
 class Reduction(NamedTuple):
-    """What is reduced: dimensions of a shape in memory order, by a function, from type to type.
+    """A reduction over `dims` of a tensor whose `shape` is in memory order, from `dtype` to `out`.
 
-    ``per_tile`` are the elements on each tile where the input is not spread linearly.
+    ``per_tile`` are the elements on each tile, None where the input is spread linearly.
     """
 
     shape: tuple[int, ...]
@@ -72,9 +73,9 @@ class Reduction(NamedTuple):
 
 
 _vertex = lru_cache(maxsize=64)(ReduceVertex)
-"""The vertex of some types, each kept with what follows from them."""
+"""`ReduceVertex`, remembered by its fields together with the properties that it caches."""
 _vertices = lru_cache(maxsize=4096)(ReduceVertex.tile_vertices)
-"""The vertices of a tile; many layouts have the same contents of tiles."""
+"""Its vertices for the regions of a tile, remembered as many layouts have equal ones."""
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +91,7 @@ def stages_of(asked: Reduction, tile: Tile, library: str) -> tuple[Stage, ...]:
     # Sums and products of halves are accumulated as floats.
     widened = asked.out == "float16" and asked.function in (*_SUMS, "mul")
     partials = "float32" if widened else asked.out
-    # Early vertices give out what they accumulate; a cast on the same tiles follows.
+    # Vertices of 2020-01 write the type they accumulate in; a cast on the same tiles follows.
     casts = library == "2020-01" and partials != asked.out
     output = partials if casts else asked.out
     vertex = _vertex(tile, asked.dtype, output, partials, asked.function in _SUMS)

@@ -1,7 +1,7 @@
-"""How the input of a reduction, spread linearly over the tiles, meets the outputs.
+"""Which outputs of a reduction each tile has partials of, and how these lie in its memory.
 
 poplibs looks at the real tile mapping (lib/popops/reduction/ReductionIntrospection.cpp); here the
-mapping is linear in memory order, and large inputs are sampled.
+input is spread linearly over the tiles in memory order, and large inputs are sampled.
 """
 
 from collections import Counter
@@ -26,12 +26,12 @@ _LEAST_OUTPUTS_EXAMINED = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputLayout:
-    """How a linearly mapped input meets the outputs; equal to itself alone, as it is kept.
+    """How the partials of all outputs lie on the tiles; compared by identity, as it is remembered.
 
-    `patterns` are the distinct contents of the examined tiles. The partials of one output lie on at
-    most `spread` tiles, one tile contributes to at most `columns_per_tile` outputs;
-    `partial_elements` are those of the whole chip once each tile has reduced its own. `repeats`
-    says whether some tile holds several partials of one output.
+    `patterns` are the distinct lists of regions that an examined tile holds. The partials of one
+    output lie on at most `spread` tiles, one tile contributes to at most `columns_per_tile`
+    outputs; `partial_elements` is how many partials the chip has once each tile has reduced its
+    own. `repeats` says whether some tile holds several partials of one output.
     """
 
     patterns: tuple[tuple[Region, ...], ...]
@@ -42,7 +42,7 @@ class InputLayout:
 
 
 class Level(NamedTuple):
-    """A dimension of an input, and what one index of it holds: elements, and their outputs."""
+    """A dimension of an input; one index of it holds `below` elements, of `outputs` outputs."""
 
     size: int
     reduced: bool
@@ -63,9 +63,10 @@ def collapse(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[Level, ...]
 
 
 _Alike = tuple[int, int, int, int, int]
-"""Neighbouring outputs, from one to before another, whose partials lie alike in some of the input.
+"""Outputs whose partials lie alike in a range of the input: (begin, end, first, runs, partials).
 
-Then the partials of each in its first run without a gap, how many runs it has, and partials."""
+Each output from `begin` to before `end` has `partials` there, in `runs` without a gap, of which the
+first has `first`."""
 
 
 def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) -> list[_Alike]:
@@ -96,12 +97,12 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
 
 
 def _moved(parts: list[_Alike], by: int) -> list[_Alike]:
-    """Return outputs `by` further on that lie as these do."""
+    """Return the same with all outputs numbered `by` higher."""
     return [(low + by, high + by, first, runs, count) for low, high, first, runs, count in parts]
 
 
 def _together(parts: list[_Alike]) -> list[_Alike]:
-    """Return outputs that occur several times, in the order of memory, each once."""
+    """Merge parts, given in memory order, so that each output occurs once with all its runs."""
     found = []
     for begin, end in pairwise(sorted({edge for one in parts for edge in one[:2]})):
         length = runs = partials = 0
@@ -137,8 +138,8 @@ def examine_layout(levels: tuple[Level, ...], per_tile: int, tiles: int, grain: 
     wanted = max(_LEAST_TILES_EXAMINED, _EXAMINED_ELEMENTS // per_tile)
     wanted = min(wanted, _MOST_TILES_EXAMINED, tiles)
     run = levels[-1].size if levels[-1].reduced else 1
-    # Tiles that differ only in the place along the outermost dimension have the same pattern, and
-    # so have those within one place of it that differ only in the place along a reduced one.
+    # Tiles that differ only in the index along the outermost dimension have the same pattern, and
+    # so have tiles within one such index that differ only in the index of a reduced dimension.
     tile = np.arange(wanted, dtype=np.int64) * tiles // wanted
     begins = tile * grains // tiles * grain
     sizes = np.minimum((tile + 1) * grains // tiles * grain, total) - begins
@@ -165,7 +166,8 @@ def _spread(levels: tuple[Level, ...], per_tile: int) -> int:
         return ceil_div(partials, per_tile)
     sampled = min(outputs, max(_LEAST_OUTPUTS_EXAMINED, _EXAMINED_ELEMENTS // partials))
     rest = np.arange(sampled, dtype=np.int64) * outputs // sampled
-    # Of each output: where its partials begin, series of `length` of them `step` elements apart.
+    # The partials of an output are series of `length` elements in steps of `step`, which begin at
+    # its `begins` plus each of `starts`.
     begins, starts = np.zeros_like(rest), np.zeros(1, dtype=np.int64)
     length = step = 0
     for size, flag, stride, _ in reversed(levels):
@@ -180,7 +182,7 @@ def _spread(levels: tuple[Level, ...], per_tile: int) -> int:
             starts = (offsets[:, None] + starts[None, :]).ravel()
     places = begins[:, None] + starts[None, :]
     first, last = places // per_tile, (places + (length - 1) * step) // per_tile
-    # A series skips no tile, or has a tile for each.
+    # Steps within a share skip no tile; longer ones put each partial of a series on another tile.
     changes = (last - first).sum(axis=1) if step <= per_tile else len(starts) * (length - 1)
     changes = changes + (first[:, 1:] != last[:, :-1]).sum(axis=1)
     return int(changes.max()) + 1

@@ -15,20 +15,24 @@ PARTIALS_BYTES = {"half": 2, "float": 4}
 class Stack(Sourced, file="stacks", word="software stack"):
     """One software stack, each property with its source.
 
-    `planner_era` is the generation of planner rules and vertices (`vertices.conv`), `codelets` that
-    of all others (`tiles.codelet_versions`). Partials are the default type of partial sums, the
-    proportion that share of tile memory that the temporaries of one operation may take. Inference
-    batch norm may be folded into the convolution before it, operands of fully connected layers be
-    regrouped before the product, operands that an operation made be put in order once for all
-    tiles, in pieces of their real length, weight gradients copy their windows piece by piece and
-    nothing else, results be remapped in which no neighbours sit together, the host prepare each
-    batch inside the timed step. `io_tiles` are set aside for transfers where these are overlapped
-    with compute. Cycles are sync and control code of a superstep: `planned_superstep_cycles` with
-    an exchange that belongs to a convolution or a matrix product, `superstep_cycles` of any other,
-    `loop_superstep_cycles` of all in a loop, and `compute_set_cycles` of a step without an
-    exchange, `loop_compute_set_cycles` in a loop.
-    `cut_partials_percent` is how long partials are under way that several tiles send in two pieces
-    each, in percent of what one tile can receive them in.
+    `planner_era` is the generation of planner rules and convolution vertices (`vertices.conv`),
+    `codelets` the version of all other vertices (`tiles.codelet_versions`). `partials` is the
+    default type of partial sums, `available_memory_proportion` the share of tile memory that the
+    temporaries of one operation may take.
+
+    What the compiler does if a flag is set: `fold_batch_norm` folds a batch norm at inference into
+    the convolution before it; `regroup_fully_connected` regroups the operands of fully connected
+    layers before the product; `operands_in_order` rearranges an operand that an operation made once
+    for all tiles, in pieces of their real length; `copies_windows` has weight gradients copy their
+    windows piece by piece and nothing else; `remaps_outputs` rearranges results in which no
+    neighbours are adjacent in memory. With `host_work_in_step` the host prepares each batch inside
+    the timed step. `io_tiles` tiles are set aside for transfers that overlap with compute.
+
+    Cycles are sync and control code of a superstep: `planned_superstep_cycles` with an exchange
+    that belongs to a convolution or a matrix product, `superstep_cycles` with any other,
+    `loop_superstep_cycles` with any in a loop, `compute_set_cycles` of a step without an exchange,
+    `loop_compute_set_cycles` in a loop. `cut_partials_percent` is the time in which a tile receives
+    partials that several tiles send in two pieces each, in percent of that at its full rate.
     """
 
     name: str
@@ -69,7 +73,7 @@ class Stack(Sourced, file="stacks", word="software stack"):
     def in_loop(self) -> Self:
         """Return the stack with what a superstep costs in a loop.
 
-        The 450 cycles that single operations want per superstep (stack "sdk-2.0") hold what
+        The 450 cycles that single operations want per superstep (stack "sdk-2.0") include what
         running a program costs once; in a loop that is shared by all rounds.
         """
         return replace(
@@ -88,6 +92,6 @@ def stack_names() -> tuple[str, ...]:
 def load_stack(name: str, *, adopted: bool = True) -> Stack:
     """Return one software stack, such as "sdk-2.4", whatever its case, spaces and hyphens.
 
-    Without what was `adopted` as `ipusim.machine.constants.load` has it.
+    `adopted` is that of `ipusim.machine.constants.load`.
     """
     return load(Stack, name, adopted=adopted)

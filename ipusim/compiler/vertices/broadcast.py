@@ -1,7 +1,8 @@
 """Vertex costs where one operand is a vector repeated along the other (bias, scale, mean).
 
 Sources: BroadcastVectorInner1D and -2D of poplibs lib/popops/popopsCycleEstimators.cpp. A *block*
-is one repetition. Sums and products are of whole vectors, divisions of any. The estimators mask the
+is one repetition. Vectors of sums and products fill whole data-path vectors, those of divisions
+have any length. The estimators mask the
 remainder of blocks over workers with 3 instead of 7, and the multiply of 2020-01 leaves it out;
 here the slowest worker always takes the quotient rounded up.
 """
@@ -84,9 +85,9 @@ def _div_core_single(halves: int) -> int:
 
 
 class RepeatedVector(NamedTuple):
-    """A vector that a function combines with blocks of its own length on a tile.
+    """A vector that a function combines with every block of a tile, each as long as the vector.
 
-    It is for example the channels of one channel group, and the blocks are its field positions.
+    The vector is for example the biases of one channel group, and a block is a field position.
     """
 
     tile: Tile

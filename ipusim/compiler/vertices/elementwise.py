@@ -30,7 +30,7 @@ WHOLE = ("UnaryOp1D", "BinaryOp1D", "Select")
 
 @cache
 def vertex_of(function: str, version: str) -> str:
-    """Return which vertex of whole operands has a function, if any; non-linearities are unary."""
+    """Return the vertex of `WHOLE` that has a function, or ""; non-linearities are unary."""
     if function in tables.NON_LINEARITY[version]:
         return "UnaryOp1D"
     return next((vertex for vertex in WHOLE if function in tables.LOOPS[vertex][version]), "")
@@ -48,9 +48,9 @@ def loop_cycles(tile: Tile, vertex: str, function: str, elements: int, dtype: st
     """Return the cycles of a vertex whose workers share elements and loop over their part.
 
     UnaryOp1D, BinaryOp1D with two operands of one shape, BroadcastScalar1D where the second is one
-    element, Select with three operands, each also InPlace. Vertices of one worker each, which no
-    supervisor runs, share the elements of all regions of a tile in whole vectors, two at least:
-    UnaryOp2D and BinaryOp2D of several regions, and Select.
+    element, Select with three operands, each also InPlace. UnaryOp2D and BinaryOp2D of several
+    regions, and Select, have no supervisor but a vertex for each worker: these share the elements
+    of all regions of a tile in whole vectors, two at least.
     """
     cycles, per_loop = loop_of(tile, vertex, function, dtype)
     around = tables.AROUND[tile.version]
@@ -134,7 +134,7 @@ def scaled_add_cycles(
 
 
 def scaled_add_runs_cycles(tile: Tile, runs: Runs, dtype: str) -> int:
-    """Return the cycles of ``a += scale * b`` with a constant scale, where both sit in runs.
+    """Return the cycles of ``a += scale * b`` with a constant scale, where a and b lie in runs.
 
     Several runs have a ScaledAdd2D per worker (poplibs lib/popops/ScaledAdd.cpp). Up to tag 2.4.0
     its estimate hands its two flags on in the wrong order, so a constant scale counts as operands
@@ -262,28 +262,28 @@ def dynamic_slice_cycles(tile: Tile, elements: int, dtype: str) -> int:
 
 
 class Regrouping(NamedTuple):
-    """Blocks that are transposed on all tiles: bytes and cycles of the fullest."""
+    """A transposition of blocks on all tiles: bytes received and cycles of the fullest tile."""
 
     received: int
     cycles: int
 
 
 def found_group(grouping: int, size: int) -> int:
-    """Return how many neighbours along a dimension are found to sit together.
+    """Return the group of adjacent neighbours that poplibs finds along a dimension, 1 if none.
 
-    All groups must be whole (poplibs lib/poputil/VarStructure.cpp, detectInnermostGrouping).
+    It must divide the size of the dimension (lib/poputil/VarStructure.cpp,
+    detectInnermostGrouping).
     """
     group = min(grouping, size)
     return 1 if size % group else group
 
 
 def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: Chip) -> Regrouping | None:
-    """Return what it takes to transpose blocks of rows and columns, on as many tiles as can be.
+    """Return what it takes to transpose ``rows x columns`` blocks, on as many tiles as possible.
 
-    Both must be multiples of a grain, otherwise elements move one by one (poplibs
-    lib/popops/Rearrange.cpp, regroupIfBeneficial). Blocks are halved while that gives tiles without
-    a block one of their own and both sides stay such multiples (updateGroupingInternal there, tag
-    2.4.0).
+    None where a side is no multiple of a grain: elements then move one by one (poplibs
+    lib/popops/Rearrange.cpp, regroupIfBeneficial). Blocks are halved while tiles without a block
+    get one by it and both sides stay such multiples (updateGroupingInternal there, tag 2.4.0).
     """
     grain = REGROUP_GRAIN_BYTES // element_bytes(dtype)
     if rows % grain or columns % grain:
@@ -295,12 +295,12 @@ def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: Chip) -
     rows, columns = rows // of_rows, columns // gcd(parts // of_rows, columns // grain)
     each = ceil_div(ceil_div(elements, rows * columns), chip.tiles)
     received = each * rows * columns * element_bytes(dtype)
-    # What sits together before are the columns that the vertex reads.
+    # Adjacent elements before the transposition, `rows` of them, are columns of the vertex's input.
     return Regrouping(received, transpose_cycles(columns, rows, each, dtype, chip))
 
 
 MOST_STRIDE = 512
-"""Words below which the stride of a load or store must stay."""
+"""Words; the stride of a load or store instruction must be smaller."""
 
 
 def transpose_cycles(rows: int, columns: int, matrices: int, dtype: str, chip: Chip) -> int:

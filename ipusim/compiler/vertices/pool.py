@@ -34,7 +34,7 @@ class PoolGeometry:
     padding_lower: tuple[int, ...]
 
     def reached(self, dim: int, begin: int, end: int) -> np.ndarray:
-        """Return whether each kernel position falls on an input for each output of the range."""
+        """Return, by kernel position and output of a range, whether they meet an input."""
         ahead = self.padding_lower[dim] - np.arange(self.kernel[dim])[:, None]
         place, dilation = np.arange(begin, end) * self.stride[dim] - ahead, self.dilation[dim]
         inside = (place >= 0) & (place < self.in_field[dim] * dilation)
@@ -72,13 +72,13 @@ class PoolVertex:
     version: str
 
     def loop_cycles(self, count: int) -> int:
-        """Return the innermost loop over `count` outputs of one vector."""
+        """Return the cycles of the innermost loop, over `count` outputs of one channel vector."""
         if self.is_grad:
             return 7 + 5 * (count - 1)
         return (4 if self.is_max else 5) + 3 * (count - 1)
 
     def item_cycles(self, part: TileSlice, count: int) -> int:
-        """Return one work item: `count` outputs of a row for one kernel position, all channels."""
+        """Return the cycles of one work item: a kernel position, `count` outputs, all channels."""
         groups = part.channel_groups
         vectors = part.channel_grouping // self.vector_width
         channel_loop = vectors * (3 + self.loop_cycles(count)) + 1
@@ -91,8 +91,8 @@ class PoolVertex:
     def worker_cycles(self, part: TileSlice, init_vectors: int, rows: int, items: int) -> int:
         """Return one worker's cycles.
 
-        It initialises `init_vectors` vectors per channel group; the work items of all its rows take
-        so many cycles.
+        It initialises `init_vectors` vectors per channel group; `items` are the cycles of the work
+        items of all its rows.
         """
         early = self.version == "2020-01"
         cycles = 16 if early else 17 + _UNPACK
@@ -109,7 +109,7 @@ class PoolVertex:
 def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> np.ndarray:
     """Return the estimate that the 2021 planner uses: every kernel position always contributes.
 
-    The share is said by arrays, of many shares.
+    The numbers of `part` are arrays: the shares of many splits.
     """
     vectors = part.channel_grouping // vertex.vector_width
     outputs, workers = prod(part.field) * part.batch, vertex.workers
@@ -160,7 +160,7 @@ def _sampled(size: int, split: int) -> set[int]:
 
 
 def _tile_cycles(vertex: PoolVertex, tile: Sequence[np.ndarray], part: TileSlice) -> int:
-    """Return the cycles of a tile with such outputs along each dimension of the field."""
+    """Return the cycles of a tile, given `reached` of its outputs along each field dimension."""
     *outer, last = tile
     workers, width = vertex.workers, last.shape[1]
     # How many kernel positions of the outer dimensions reach each row of the tile.

@@ -46,10 +46,10 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class ReduceVertex:
-    """A vertex that reduces values of one type to another: what its worker takes, in cycles.
+    """A vertex that reduces elements of type `inputs` to `output`; methods return worker cycles.
 
     Sums, of squares too, go into accumulators (`accumulates`); other functions, all alike, do not.
-    Where several workers share the rows of an output, what each makes is stored as `partials`.
+    Where several workers share the rows of an output, each stores its result in type `partials`.
     """
 
     tile: Tile
@@ -87,9 +87,9 @@ class ReduceVertex:
         return element_bytes(self.inputs), element_bytes(self.output)
 
     def strided(self, columns: int, rows: int) -> int:
-        """Where the partials form one regular array (STRIDED_REDUCE).
+        """Return the cycles where the partials form one regular array (STRIDED_REDUCE).
 
-        From SDK 2.1 on it depends on the types what completes a loop
+        From SDK 2.1 on the cycles that complete a loop depend on the types
         (getCyclesEstimateForStridedReduce, whose table lacks sums of squares; they are taken to
         complete as sums do).
         """
@@ -102,7 +102,7 @@ class ReduceVertex:
         return around + columns // gcd(self.path, columns) * (completed + rows)
 
     def continuous(self, outputs: int, rows: int) -> int:
-        """Where each output's partials are contiguous.
+        """Return the cycles where each output's partials are contiguous.
 
         The estimator from SDK 1.2 on is handed the number of outputs less one; the cost of all
         outputs is given here.
@@ -110,7 +110,7 @@ class ReduceVertex:
         return outputs * (rows // self.path) + (2 if rows % 2 else 0) + 12 * outputs + 10 + 7
 
     def default(self, columns: int, pieces: int, rows_per_piece: int) -> int:
-        """Of `pieces` separate partials, each of so many rows of columns."""
+        """Return the cycles of the general vertex, for partials in `pieces` separate arrays."""
         accumulates, width = self.accumulates, self.grain
         vectors = columns // width
 
@@ -148,10 +148,10 @@ class ReduceVertex:
         return cycles + pieces * of_piece
 
     def region(self, region: Region, pieces: int = 1) -> int:
-        """Of one region, with the vertex that poplibs would pick.
+        """Return the cycles of one region, with the vertex that poplibs would pick.
 
-        ``inner`` or ``columns`` or ``outer`` is 1; separate partials, if any, did not arrive as one
-        regular array.
+        ``inner`` or ``columns`` or ``outer`` is 1. Partials that arrived as several `pieces` do not
+        form one regular array, which only the general vertex charges.
         """
         columns, inner, outer = region
         rows = inner * outer
@@ -166,10 +166,10 @@ class ReduceVertex:
     def tile_vertices(
         self, regions: Sequence[Region], *, divide_columns: bool = True, pieces: int = 1
     ) -> list[list[int]]:
-        """Return the vertices of a tile in their compute sets, each said by its worker's cycles.
+        """Return the compute sets of a tile, each as a list of the worker cycles of its vertices.
 
-        Those of a second set combine partials. With `divide_columns` workers share columns first;
-        stages between tiles reduce each of the `pieces` as it is.
+        A second set, if any, combines the partials of the first. With `divide_columns` workers
+        share the columns first. Rows from other tiles are `pieces`, which stay separate arrays.
         """
         first, second = self.halves
         workers = self.tile.workers

@@ -39,16 +39,16 @@ LOOPS = _read()
 """Loops by vertex, version, function and type (`loop_of`): ``cycles/elements`` of one pass of a
 worker's loop, loads and stores included.
 
-The file has those in place whose vertex differs from the one that writes elsewhere. Of comparisons
-the source of 2020-01 has no more than a note of 17 cycles per element (sub-word stores) and 5 of
-loop. Of BroadcastScalar1D one operand is a single element; where a function is absent, the operand
-is first broadcast by a copy and the vertex of two full operands runs."""
+The file has rows for InPlace only where that vertex differs from the one with a separate output. Of
+comparisons the source of 2020-01 has no more than a note of 17 cycles per element (sub-word stores)
+and 5 of loop. BroadcastScalar1D has a single element as one operand; where a function is absent,
+the operand is first broadcast by a copy and the vertex of two full operands runs."""
 
 for _version, _in_place in LOOPS["UnaryOp1DInPlace"].items():
     LOOPS["UnaryOp1DInPlace"][_version] = LOOPS["UnaryOp1D"][_version] | _in_place
 
 SUPERVISOR_CYCLES = {"2020-01": 200, "2021-03": 11, "2021-11": 11}
-"""What the supervisor takes to run a vertex of all workers."""
+"""Cycles of the supervisor to run a vertex of all workers, by version."""
 
 AROUND = LOOPS.pop("around")
 """Cycles of every worker before its loop, and of the supervisor: ``worker/supervisor``.
@@ -56,8 +56,8 @@ AROUND = LOOPS.pop("around")
 By vertex, and by vertex and function where that differs."""
 
 AROUND_VECTOR = LOOPS.pop("around a vector")
-"""The same of vertices that repeat a vector, by function; then cycles of a worker of the vertex for
-several regions, once and for each: ``worker/supervisor/once/per region``.
+"""The same for vertices that repeat a vector, by function, and those of the vertex for several
+regions, whose workers take cycles once and per region: ``worker/supervisor/once/per region``.
 
 A product of later versions takes a common prologue of 24 besides the 19 of the path for halves."""
 

@@ -21,9 +21,9 @@ _ATOMIC_STORE_BYTES = 4
 class Expression:
     """An expression of popops::map that becomes one generated vertex.
 
-    Each of its operations runs once per vector of each input tensor. Those in `slow` take longer
-    than one cycle a vector: besides, they cost what their own vertices do (poplibs' estimate of
-    generated vertices counts them like the rest).
+    Each of its `operations` runs once per vector of each of the input `tensors`. Functions in
+    `slow` take more than one cycle a vector: they also cost the loop of their own vertex (poplibs'
+    estimate of generated vertices counts them like the rest).
     """
 
     operations: int
@@ -47,7 +47,7 @@ def generated_cycles(tile: Tile, expression: Expression, elements: int, dtype: s
 def slow_operator_cycles(tile: Tile, function: str, elements: int, dtype: str) -> int:
     """Return what an operator of several cycles costs inside a generated vertex.
 
-    Its loop in the vertex of its own, less two cycles to load and store.
+    That is the loop of its own vertex, less two cycles of each pass to load and store.
     """
     cycles, per_loop = loop_of(tile, vertex_of(function, tile.version), function, dtype)
     loops = ceil_div(tile.per_worker(elements), per_loop)
