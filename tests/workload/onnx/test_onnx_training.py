@@ -291,3 +291,21 @@ def test_a_vector_times_another_one_is_a_table_of_positions():
     weights = {"places": [600, 1], "frequencies": [1, 16], "w": [16, 3]}
     graph = from_onnx(make_model(nodes, {"x": [1, 600, 16]}, ["y"], weights)).graph(1)
     assert [op.kind for op in graph.ops] == ["elementwise", "matmul"]
+
+
+@pytest.mark.parametrize("kind", ["GridSample", "DeformConv"])
+def test_positions_between_elements_are_learnt(kind):
+    """Offsets of deformable attention and convolutions have weights of their own."""
+    places = helper.make_node("Conv", ["x", "offsets"], ["places"])
+    sampled = [helper.make_node("DeformConv", ["x", "taps", "places"], ["y"])]
+    if kind == "GridSample":
+        turned = helper.make_node("Transpose", ["places"], ["grid"], perm=[0, 2, 3, 1])
+        sampled = [turned, helper.make_node("GridSample", ["x", "grid"], ["y"])]
+    weights = {"w": [8, 8, 1, 1], "offsets": [2, 8, 1, 1], "taps": [8, 8, 1, 1]}
+    model = _model(places, *sampled, **weights)
+    graphs = training_graphs(model.graph(2), loss="mean_squared")
+    taps = {"taps"} if kind == "DeformConv" else set()
+    assert set(graphs.gradient_bytes) == {"w", "offsets"} | taps
+    backward = sum(op.macs for op in graphs.micro_batch.ops if op.phase == "backward")
+    # Of the first convolution only the weights have a gradient, of the others both operands.
+    assert backward == 2 * 16 * (8 * 8 + 2 * 2 * 8 + 2 * 8 * 8 * len(taps))

@@ -118,6 +118,10 @@ def one_pass(function: str) -> Handler:
     return lambda e: e.emit(Elementwise(function=function), e.operand())
 
 
+_OF_REGIONS = ("RoiAlign", "MaxRoiPool")
+"""Operators whose positions are boxes, which detectors take as they are."""
+
+
 def _sampled(
     e: Emission, *, groups: int, rows: int, samples: int, points: int
 ) -> tuple[str, Reduce]:
@@ -128,9 +132,14 @@ def _sampled(
     where = 2 if e.node.op_type == "DeformConv" else 1
     shape = (groups, samples, points, channels)
     lookup = _rows("lookup", rows, channels, samples * points, groups)
-    weigh = Elementwise(function="scale")
     found = e.step(".lookup", lookup, *e.operands(0, where), shape=shape)
-    found = e.step(".weigh", weigh, found, shape=shape)
+    given = e.context.is_static(e.node.input[where]) or e.node.op_type in _OF_REGIONS
+    weigh, factors = Elementwise(function="scale"), []
+    if points > 1 and not given:
+        # What weighs the neighbours follows from the positions, which learn by it.
+        weigh, narrow = Elementwise.in_place("mul", broadcast=True), (groups, samples, 1, 1)
+        factors.append(e.step(".near", Layout.view("slice"), e.operand(where), shape=narrow))
+    found = e.step(".weigh", weigh, found, *factors, shape=shape)
     total = Reduce(function="sum", outer=groups * samples, reduced=points, inner=channels)
     return found, total
 
