@@ -31,6 +31,9 @@ _BESIDE = ("Concat", "GatherElements", "ScatterElements", "ScatterND")
 _BY_ELEMENT = {*UNARY.split(), *N_ARY.split(), *TRUTHS.split(), "Cast", "Identity", "carry"}
 """Operators whose result is alike along an axis where all that they take is."""
 
+_BY_ITEM = ("MatMul", "LayerNormalization", "RMSNormalization", "Reshape", "Transpose")
+"""Those that leave the first axis of their first input as it is, weights of two axes given."""
+
 _REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand", "MatMul", "carry")
 """Operators that read constants beside every item, or let every item start from one."""
 
@@ -127,6 +130,11 @@ class Rebatch:
                 x for x, shape in shapes.items() if len(shape) == len(own) and shape[:1] != (1,)
             ]
             if wide and all(self._alike(x, p.context.values[x], -len(own)) for x in wide):
+                self.repeated[name] = (1, *own[1:])
+        elif own and kind in _BY_ITEM and p.shape()[:1] == own[:1]:
+            x, order = p.input(0), p.get("perm", (0,))
+            apart = order[0] == 0 and (kind != "MatMul" or len(p.shape(1)) == 2)
+            if apart and self._alike(x, p.context.values[x], -len(p.shape())):
                 self.repeated[name] = (1, *own[1:])
 
     def _places(self, p: Parts, at: int) -> None:

@@ -212,6 +212,21 @@ def _wide_mask(batch):
     return make_model(nodes, {"x": [batch, 5, 8]}, ["y"], weights), (5, 8)
 
 
+def _queries(batch):
+    """Learnt queries are repeated for every item before they are normalised and projected."""
+    nodes = [
+        helper.make_node("Expand", ["latents", "wide"], ["l"]),
+        helper.make_node("LayerNormalization", ["l", "gain"], ["n"]),
+        helper.make_node("MatMul", ["n", "w"], ["p"]),
+        helper.make_node("Reshape", ["p", "heads"], ["h"]),
+        helper.make_node("Transpose", ["h"], ["q"], perm=[0, 2, 1, 3]),
+        helper.make_node("Mul", ["x", "q"], ["y"]),
+    ]
+    weights = {"latents": [1, 3, 8], "gain": [8], "w": np.eye(8, dtype=np.float32)}
+    sizes = _numbers(wide=[batch, 3, 8], heads=[batch, 3, 2, 4])
+    return make_model(nodes, {"x": [batch, 2, 3, 4]}, ["y"], weights | sizes), (2, 3, 4)
+
+
 def _flat_mask(batch):
     """SqueezeBERT's mask of keys is looked up in those of all items side by side."""
     nodes = [
@@ -245,7 +260,7 @@ def _biased_rows(batch):
 
 
 NETWORKS = (
-    *(_large_table, _biased_rows),
+    *(_large_table, _biased_rows, _queries),
     *(_learnt_positions, _flat_mask, _wide_mask, _chosen_rows),
     *(_experts, _mask, _attention, _resize, _strides, _field),
     *(_shifted, _scattered, _tokens, _token, _states, _rows, _positions),
@@ -261,7 +276,8 @@ def test_numbers_that_hold_the_batch_follow_it(network, batch, size):
     graphs = {items: model.graph(items) for items in (batch, size)}
     shapes = {n: graph.tensors[graph.outputs[0]].shape for n, graph in graphs.items()}
     assert shapes == {n: (n, *item) for n in graphs}
-    assert graphs[size].macs * batch == graphs[batch].macs * size
+    # What is made of weights alone is made once, however many the items.
+    assert network is _queries or graphs[size].macs * batch == graphs[batch].macs * size
     looked_up = [
         [op.params.indices for op in graph.ops if op.kind == "gather"]
         for graph in (graphs[size], from_onnx(network(size)[0]).graph())
