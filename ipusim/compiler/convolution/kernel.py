@@ -78,7 +78,7 @@ def _rank(one: np.void) -> tuple[float, float, int]:
 def _search_within(
     problems: np.ndarray, vertices: np.ndarray, candidates: np.ndarray, work: np.void
 ) -> None:
-    """Search within the memory bound, and beyond it if nothing fits: HMAC can do it always.
+    """Search within the memory bound, and beyond it if no plan fits; HMAC can always convolve.
 
     Stacks from 2.0 on double the bound until a plan fits and at last drop it; 1.0.136 looks for the
     plan with the least temporary memory (runPlanner).
@@ -142,7 +142,12 @@ def fill_partials(problem: np.void, vertex: np.void, work: np.void) -> None:
 
 @njit(cache=True)
 def fill_joint_splits(works: np.ndarray, serial: int, groups: int, depth: int, field: int) -> None:
-    """Fill the splits of the passes: what is depth forward is field backward, and so on."""
+    """Fill the splits of the three passes of a layer, which share one partition.
+
+    Of forward pass, data gradient and weight gradient in turn, `depth` splits input channels, field
+    and output channels; `field` splits field, input channels and field; `serial` splits output,
+    output and input channels.
+    """
     for at in range(3):
         works[at].split.group = groups
     forward, gradient, update = works[0].split, works[1].split, works[2].split
@@ -161,9 +166,10 @@ def _joint_search(
     holds the limit and the best so far, and counts the evaluations.
 
     The forward grouping of inputs is that of the weight gradient's outputs, and the forward
-    grouping of outputs that of its inputs; of its candidates that have these groupings the most
-    promising is taken, which sums in half precision where nothing is reduced afterwards
-    (ConvModel.cpp, getFullyConnectedWuConvVertexType). Of dot products it is an outer product.
+    grouping of outputs that of its inputs. Of the weight gradient's candidates with these groupings
+    the most promising is taken, which sums in half precision where nothing is reduced afterwards
+    (ConvModel.cpp, getFullyConnectedWuConvVertexType): an outer product where the forward pass has
+    dot products.
     """
     updates = candidates[problems[2].begin : problems[2].end]
     for one in candidates[problems[0].begin : problems[0].end]:

@@ -1,4 +1,4 @@
-"""A convolution as the planner sees it: operands cut, spread, padded and turned, the result cut.
+"""A convolution as the planner sees it: operands cut, dilated, flipped and padded, outputs cut too.
 
 The two gradients of a convolution, and the operations that poplibs makes of one convolution before
 it splits it, need more than strides and paddings: the kernel may be padded like the input, and the
@@ -34,10 +34,11 @@ _MAX_DIMS = 3
 
 
 class Operand(NamedTuple):
-    """One spatial dimension of the input or the kernel; each change follows the one before it.
+    """One spatial dimension of the input or the kernel, with its changes in their order.
 
-    Of `size` elements in memory some are cut at the ends, zeros are spread between the others
-    (`dilation`), they may be read backwards (`flip`), and zeros are put around.
+    Of `size` elements in memory some are cut at the ends, zeros are put between the others
+    (`dilation`), the result may be reversed (`flip`), and zeros are put around it (`pad_low`,
+    `pad_high`), which `flip` does not exchange.
     """
 
     size: int
@@ -49,7 +50,7 @@ class Operand(NamedTuple):
     flip: bool = False
 
     def turned(self) -> Self:
-        """Return the operand read the other way round."""
+        """Return the operand reversed, its padding included."""
         return self._replace(flip=not self.flip, pad_low=self.pad_high, pad_high=self.pad_low)
 
     @property
@@ -64,11 +65,11 @@ class Operand(NamedTuple):
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The least and the greatest place of a kept element after all changes."""
+        """The least and the greatest index of a kept element after all changes."""
         return self.pad_low, self.pad_low + (self.kept - 1) * self.dilation
 
     def places(self) -> np.ndarray:
-        """Place of every kept element after all changes."""
+        """Index of every kept element, in memory order, after all changes."""
         least, most = self.ends
         places = np.arange(least, most + 1, self.dilation)
         return places[::-1] if self.flip else places
@@ -101,7 +102,7 @@ class Dim(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """Whether every output is the input at its own place, so that dimensions can be joined."""
+        """Whether output i reads input i alone, so that dimensions can be joined."""
         return self == Dim(Operand(self.data.size), self.kernel) and self.kernel.extent == 1
 
     @property
@@ -129,15 +130,15 @@ def swapped(dim: Dim) -> Dim:
 
 @lru_cache(maxsize=4096)
 def uses(dim: Dim) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
-    """Return inputs, taps and outputs that take part; whether every tap reaches every output.
+    """Return the ranges of inputs, taps and outputs in use; whether each tap reaches each output.
 
-    The former are ranges from the first to behind the last element that matters. They follow from
-    what each tap meets: all places are arithmetic progressions.
+    A tap reaches an output for which it meets an input, not a zero. The ranges are (begin, end) of
+    what meets at all. For each tap, the outputs that it reaches are an arithmetic progression.
     """
     (least, most), taps = dim.data.ends, dim.kernel.places()
     stride, spread = dim.stride, dim.data.dilation
     computed = dim.out - dim.pad_low - dim.pad_high
-    # Output o of a tap reads the place begin + o stride, which holds an input or nothing.
+    # For output o a tap reads the input at begin + o stride, which is an element or a zero.
     begin = dim.cut_low + taps
     low = np.maximum(0, -((begin - least) // stride))
     high = np.minimum(computed - 1, (most - begin) // stride)
@@ -166,7 +167,7 @@ def uses(dim: Dim) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], b
 
 @lru_cache(maxsize=4096)
 def canonical(dim: Dim) -> Dim:
-    """Return an equal dimension with nothing in it that has no effect.
+    """Return the dimension in a form without anything that does not change the result.
 
     Outputs that nothing reaches become padding, inputs and taps that reach nothing are cut, and
     paddings that are cut away again vanish.
@@ -194,7 +195,7 @@ def canonical(dim: Dim) -> Dim:
 
 
 def _cut(operand: Operand, begin: int, end: int) -> Operand:
-    """Cut what lies outside [begin, end), with zeros in its place."""
+    """Cut the elements outside [begin, end) and pad with zeros in their place."""
     low = max(0, begin - operand.cut_low)
     high = max(0, operand.size - end - operand.cut_high)
     first, last = (high, low) if operand.flip else (low, high)
@@ -207,7 +208,7 @@ def _cut(operand: Operand, begin: int, end: int) -> Operand:
 
 
 def _trim_low(dim: Dim) -> Dim:
-    """Drop padding at the lower end that both operands have, or that the output is cut for."""
+    """Drop padding at the lower end that both operands have, or whose outputs are cut away."""
     data, kernel = dim.data, dim.kernel
     both = min(data.pad_low, kernel.pad_low, kernel.extent - 1)
     lost = min(data.pad_low - both, dim.cut_low, dim.slides - 1)
@@ -232,7 +233,7 @@ def _turned(dim: Dim) -> Dim:
 
 
 def _settled(operand: Operand) -> Operand:
-    """Forget dilation and direction of an operand that has one element left."""
+    """Reset dilation and flip of an operand that has one element left."""
     return operand if operand.kept > 1 else operand._replace(dilation=1, flip=False)
 
 
@@ -272,7 +273,7 @@ class ConvParams(NamedTuple):
         return cls(op.groups, op.batch, *channels, dims)
 
     def swapped(self) -> Self:
-        """Return the same sums with input and kernel, batch and output channels exchanged."""
+        """Return the same result with input and kernel, batch and output channels exchanged."""
         dims = tuple(swapped(dim) for dim in self.dims)
         return ConvParams(self.groups, self.out_channels, self.in_channels, self.batch, dims)
 
@@ -302,7 +303,7 @@ class ConvParams(NamedTuple):
         return params._replace(batch=params.batch * positions, dims=new).swapped()
 
     def flattened(self) -> tuple[Self, tuple[int, ...]]:
-        """Return batch and free dimensions joined in the innermost of them, and which they are."""
+        """Join batch and free dimensions in the last free one; return also which are free."""
         free = tuple(d for d, dim in enumerate(self.dims) if dim.free)
         if not free:
             return self, ()
@@ -321,19 +322,19 @@ def _dims_of(*of_conv: tuple[int, ...]) -> tuple[Dim, ...]:
     for size, taps, stride, low, high, dilation, spread in zip(*of_conv, strict=True):
         data = Operand(size, dilation=spread, pad_low=max(0, low), pad_high=max(0, high))
         kernel = Operand(taps, dilation=dilation)
-        # Cutting the padded input or the output before its stride is the same.
+        # A negative padding cuts the output before its stride, the same as cutting the input.
         dims.append(canonical(Dim(data, kernel, max(0, -low), max(0, -high), stride)))
     return tuple(dims)
 
 
 @dataclass(frozen=True, slots=True)
 class ConvPass:
-    """What is planned: the sums of a convolution or product, and what they are a pass of.
+    """What is planned: a convolution or product, and which pass of a layer it is.
 
     The kind is "conv" at inference, "conv_forward" in training, and its two gradients; "matmul" for
     a product on its own; "fc_inference", "fc_training" and its two gradients for a layer whose
-    weights are laid out for it. Inputs and weights have elements of one size, outputs may have
-    another.
+    weights are laid out for it. Inputs and weights have elements of `in_bytes`, outputs of
+    `out_bytes`.
     """
 
     kind: str

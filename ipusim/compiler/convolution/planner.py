@@ -36,7 +36,7 @@ from ipusim.machine import Chip
 _REMEMBERED = 65536
 """Plans that are kept, at most; then all are dropped."""
 _AT_ONCE = 4
-"""Convolutions that are searched at once, without the interpreter."""
+"""Convolutions per search, which runs without the lock of the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Plan:
 
     `method` is the vertex type, `units` are the convolution units or chains that it uses,
     `partial_bytes` those of a partial sum: these are the first fields of its `VERTEX`. The
-    `transform` is done to the convolution first. `planned_cycles` is the planner's own objective,
-    `cost` what runs, `partials` those of the fullest tile in one serial part, which has
-    `part_channels` output channels, `evaluations` counts the partitions that the search looked at.
-    Where no plan fitted the memory bound, poplibs' fallback was taken. If `spreads_output`, zeros
-    are spread through the result afterwards, instead of through the input. A `joint` plan has the
+    `transform` is done to the convolution first. `planned_cycles` is the planner's own estimate,
+    `cost` that of what runs. `partials` are those of the fullest tile in one serial part, which has
+    `part_channels` output channels. `evaluations` counts the partitions that the search looked at.
+    If not `within_memory_bound`, no plan was, and poplibs' fallback was taken. If `spreads_output`,
+    the result is dilated with zeros afterwards, instead of the input. A `joint` plan has the
     partition of all three passes of a layer.
     """
 
@@ -72,18 +72,18 @@ class Plan:
 
     @property
     def result(self) -> Runs:
-        """Elements of the result on the fullest tile: its share of the sums, of all parts."""
+        """Elements of the result on the fullest tile: those that it reduces in all serial parts."""
         share = ceil_div(self.partials.elements, self.cost.depth)
         return Runs(share * self.split.out_serial, min(share, self.partials.length))
 
     @property
     def result_grouping(self) -> int:
-        """Elements of the result that sit together: a group of channels, of groups together."""
+        """Adjacent elements of the result: output channels of a vertex's convolution groups."""
         return self.conv_groups_per_group * self.out_chans_per_group
 
     @property
     def cut_channels(self) -> int:
-        """Output channels that sit together where serial parts are cut, 0 where none is.
+        """Adjacent output channels where padding is cut off serial parts, 0 where they have none.
 
         Parts whose channels do not fill the vertex's groups are padded, and their result is cut.
         """
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the AMP vertex without a window runs."""
+        """Whether the AMP vertex for 1x1 kernels runs."""
         return self.method == "AMP" and bool(self.cost.one_by_one)
 
     @property
@@ -136,9 +136,10 @@ def plan(asked: ConvPass, chip: Chip, rules: PlannerRules) -> Plan:
 
 @contextmanager
 def planned_ahead(asked: Iterable[ConvPass], chip: Chip, rules: PlannerRules) -> Iterator[None]:
-    """Search for plans side by side, and beside what is done with them: `plan` waits for its own.
+    """Within this context, two threads search for plans; `plan` waits for the one that it returns.
 
-    A search needs no interpreter. Some are made at once, as a thread waits for it between two.
+    A search does not hold the lock of the interpreter. It is for `_AT_ONCE` convolutions, as a
+    thread has to wait for the lock between two searches.
     """
     keys = [key for one in dict.fromkeys(asked) if (key := (one, chip, rules)) not in _PLANS]
     pool, ahead = ThreadPoolExecutor(2, thread_name_prefix="ipusim-planner"), {}
@@ -160,7 +161,7 @@ def forget_plans() -> None:
 
 
 class _Search(NamedTuple):
-    """Convolutions, a work each, with all transforms, their problems, and vertex types of these."""
+    """Records of a search: a work for each convolution, a problem for each of its transforms."""
 
     transforms: list[Transform]
     problems: np.ndarray
@@ -174,7 +175,7 @@ _Key = tuple[ConvPass, Chip, PlannerRules]
 _PLANS: dict[_Key, Plan] = {}
 _Ahead = Mapping[_Key, tuple[Future[_Search], int]]
 _AHEAD: ContextVar[_Ahead] = ContextVar("searches under way", default=MappingProxyType({}))
-"""The search for a convolution, and which of its works it is."""
+"""The search for a convolution, and the index of its work there."""
 
 
 def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> _Search:
@@ -193,7 +194,7 @@ def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> _
 
 
 def _searched(search: _Search, *, joint: bool = False) -> _Search:
-    """Search, with one shared best cost for all transforms and vertex types of a convolution."""
+    """Search; all transforms and vertex types of a convolution share one best cost."""
     kernel(*search[1:], joint)
     return search
 
@@ -207,7 +208,7 @@ def _found_plan(
     *,
     joint: bool = False,
 ) -> Plan:
-    """Return what a search has found for the convolution of one of its works."""
+    """Return the plan that a search has found for its convolution at an index, `asked`."""
     work = search.works[at : at + 1]
     which, best = int(work["best_problem"][0]), int(work["best_vertex"][0])
     transform, vertex = search.transforms[which], search.vertices[best : best + 1]
@@ -233,7 +234,7 @@ def _found_plan(
 
 
 def part_channels_of(problem: np.void, vertex: np.void, work: np.void) -> int:
-    """Return the output channels of a serial part, the largest.
+    """Return the output channels of the largest serial part.
 
     Since SDK 3.0 parts have whole groups of channels (poplibs lib/poplin/Convolution.cpp,
     getOutChansPerSerialSplit); before, all parts have as many channels.
@@ -247,8 +248,9 @@ def part_channels_of(problem: np.void, vertex: np.void, work: np.void) -> int:
 class LayerPlans(NamedTuple):
     """Plans of the three passes of one fully connected layer, all of them joint or none.
 
-    A joint plan keeps every weight on the tile that uses it in all passes, so that nothing but
-    their channels is transposed between them; it is taken where it costs less than three plans do.
+    A joint plan keeps every weight on the tile that uses it in all passes, so that between passes
+    weights are only transposed within their tiles; it is taken where it costs no more than three
+    plans of their own.
     """
 
     forward: Plan
@@ -294,7 +296,7 @@ def _joint(asked: ConvPass, chip: Chip, rules: PlannerRules, bound: int) -> Laye
     problems["joint"] = 1
     problems["copy_input"] = (0, 0, 1)
     problems["copy_output"] = 0
-    # Neighbours receive the same inputs in the standard order of tiles only.
+    # Only in the standard order of tiles, the forward one, do neighbours receive the same inputs.
     problems["tiles_per_bus"][1:] = 1
     works = empty_works(3, rules.temporary_bytes(chip.bytes_per_tile))
     works["best_cycles"] = bound + 1

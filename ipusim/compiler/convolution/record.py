@@ -18,8 +18,8 @@ DIM = integers(
     "out kernel whole_in stride in_dilation kernel_dilation",
     "transformed covered padding in_field step",
 )
-# Of one transform: channels are per group; views are the channels before all but a swap; the
-# dimensions are the outermost, a middle one (of size 1 where there are but two), the innermost.
+# Of one transform: channels are per group, "view" channels those after a swap but before all else;
+# the dimensions are the outermost, a middle one (of size 1 where there are but two), the innermost.
 _TRANSFORMED = integers(
     "groups batch in_chans out_chans view_in_chans view_out_chans",
     "copy_input copy_weights copy_output slic_allowed outer_allowed one_by_one",
@@ -36,7 +36,7 @@ _GIVEN = integers(
 )
 PROBLEM = np.dtype([*_TRANSFORMED.descr, *_GIVEN.descr])
 
-# A vertex type of a problem, and what its place depends on: minus its padded peak rate, padding.
+# A vertex type of a problem, and what sorts the candidates: minus the padded peak rate, padding.
 _PLACE = [("slowness", float), ("padding", float)]
 CANDIDATE = np.dtype([*integers("vertex partial_bytes").descr, *_PLACE])
 
@@ -45,7 +45,7 @@ TOTALS = integers(
     "group_grains in_grains out_grains field_grain last_grains",
     # Zero-dilated inputs leave one of `steps` outputs to compute.
     "steps positions weights inputs result_bytes plain_inputs one_by_one",
-    # Elements to rearrange, bytes per cycle times granularity, and a floor of cycles times tiles.
+    # Elements to rearrange, rates in bytes for 5 cycles, and a floor of cycles times tiles.
     "copy_in copy_weights copy_rate copy_out move_out copy_out_rate copy_floor",
     # Elements copied at once: those of the input, and the most of any.
     "in_copied most_copied",
@@ -93,7 +93,7 @@ def empty_works(count: int, limit: int) -> np.ndarray:
 
 
 def joined(arrays: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """Join arrays of nested records: their memory is joined a hundred times faster by itself."""
+    """Join arrays of nested records by their memory, a hundred times faster than as arrays."""
     return np.frombuffer(bytearray().join(arrays), dtype)
 
 

@@ -75,7 +75,7 @@ def reduce_stages(depth: int) -> tuple[int, int]:
 
 @njit(cache=True)
 def _dealt(outputs: int, channels: int, element_bytes: int, tiles: int) -> int:
-    """Outputs of the fullest of the tiles that share them: whole groups, vectors at the least.
+    """Outputs on the fullest of `tiles` tiles that share channel groups, rounded up to vectors.
 
     Source: poplibs ``lib/poplin/ConvReduce.cpp``, partialGroupedReduce.
     """

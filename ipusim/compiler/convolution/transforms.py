@@ -22,12 +22,13 @@ from ipusim.machine import Chip
 
 
 class Way(NamedTuple):
-    """A way to transform the spatial dimensions of a batch, which may be joined with them.
+    """A transform of the spatial dimensions of a convolution, with which the batch may be joined.
 
     `expand` are the dimensions whose kernel moves into the input channels, `flatten` those whose
-    output moves into the output channels, `dims` all of them then; the kernel has `one_element`,
-    and the innermost dimension a `stride`. `sizes` are the batch then, and what becomes of one
-    input and one output channel; `row` is that of a `PROBLEM` which depends on nothing else.
+    output moves into the output channels. The others describe the result: all its `dims`, whether
+    its kernel has `one_element`, the `stride` of the innermost dimension. `sizes` are its batch and
+    the factors on input and output channels; `row` is the part of a `PROBLEM` that depends on
+    nothing else, as bytes.
     """
 
     expand: tuple[int, ...]
@@ -40,10 +41,10 @@ class Way(NamedTuple):
 
 
 class Transform(NamedTuple):
-    """What is done to a convolution before it is split, and its input and output channels then.
+    """What is done to a convolution before it is split over tiles.
 
-    Its operands are exchanged if it is a `swap`, and so many groups are merged as the `factor` is.
-    `problem` is its `PROBLEM`.
+    A `swap` exchanges input and kernel; `factor` groups are merged into one. `channels` are the
+    input and output channels of a group of the result, `problem` is its `PROBLEM`, as bytes.
     """
 
     swap: bool
@@ -75,7 +76,7 @@ def problems_of(transforms: Iterable[Transform]) -> np.ndarray:
 
 
 def _integers(*values: int) -> bytes:
-    """Return integers as records hold them: to join such is far less than to convert them anew."""
+    """Return integers as the bytes of a record: to join these is faster than to fill records."""
     return array("q", values).tobytes()
 
 
@@ -173,8 +174,9 @@ def _copies(
 def _row(params: ConvParams, moved: tuple[int, ...], era: int) -> bytes:
     """Return the integers of a `PROBLEM` that depend on its batch and dimensions alone.
 
-    `moved` are the dimensions that are no longer at their place.  Later planners want the batch
-    and all field dimensions but the innermost flattened away for the 1x1 vertex.
+    `moved` are the dimensions that were expanded, flattened or joined with the batch.  Later
+    planners use the 1x1 vertex only if batch and all field dimensions but the innermost are of
+    size 1.
     """
     dims = [_dim_of(dim, d in moved) for d, dim in enumerate(params.dims)]
     (outer, *middle, inner), *allowed = zip(*dims, strict=True)
@@ -191,7 +193,7 @@ _NO_DIM = (1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1)
 
 @lru_cache(maxsize=4096)
 def _dim_of(dim: Dim, moved: bool) -> tuple[tuple[int, ...], bool, bool, bool]:
-    """Return a `DIM`; whether windows only slide over it, it is plain, the 1x1 vertex can run."""
+    """Return a `DIM`, and whether it suits SLIC, the outer product and vertices for 1x1."""
     data, kernel = dim.data, dim.kernel
     inputs, _, _, covered = uses(dim)
     cut = dim.cut_low or dim.cut_high or dim.pad_low or dim.pad_high

@@ -27,11 +27,11 @@ from ipusim.compiler.vertices.mac import (
 from ipusim.machine import Chip
 
 _MOST_UNREDUCED = 16
-"""Input channels of an AMP vertex that takes all at once, halves that is (ConvVertexType.cpp)."""
+"""Most half input channels that an AMP vertex takes all at once (ConvVertexType.cpp)."""
 
 
 class _Wanted(NamedTuple):
-    """What vertices are wanted for: bytes of inputs and outputs, the kind of pass, chip, rules."""
+    """What the vertex types depend on: element sizes, kind of `ConvPass`, chip and rules."""
 
     in_bytes: int
     out_bytes: int
@@ -43,7 +43,7 @@ class _Wanted(NamedTuple):
 def vertex_types(
     transforms: Iterable[Transform], asked: ConvPass, chip: Chip, rules: PlannerRules
 ) -> list[tuple[np.ndarray, ...]]:
-    """List the vertex types for each transform: arrays of `VERTEX`, which others have too."""
+    """List the vertex types for each transform: arrays of `VERTEX`, which transforms share."""
     wanted = _Wanted(asked.in_bytes, asked.out_bytes, asked.kind, chip, rules)
     in_bytes, partials = asked.in_bytes, _partial_bytes(asked, rules)
     types = []
@@ -62,9 +62,9 @@ def joint_types(
     """List the vertex types for a joint plan: of the forward pass, and of the weight gradient.
 
     With one item to sum over, the weight gradient may be an outer product, and the other passes dot
-    products, whose groups go with the conv units (ConvVertexType.cpp, getConvVertexHMACCandidates;
-    ConvModel.cpp, getFullyConnectedWUMethod). Layers of several items, whose dot products go with
-    AMP, are not modelled.
+    products, whose channel groups are multiples of the conv units (ConvVertexType.cpp,
+    getConvVertexHMACCandidates; ConvModel.cpp, getFullyConnectedWUMethod). Layers of several items,
+    whose dot products go with AMP, are not modelled.
     """
     asked, partials = passes[0], _partial_bytes(passes[0], rules)
     # Without the dot products of plans that are not joint, which come last.
@@ -88,9 +88,9 @@ def _partial_bytes(asked: ConvPass, rules: PlannerRules) -> int:
 def candidates_of(
     problems: np.ndarray, types: Sequence[tuple[np.ndarray, ...]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Join the vertex types of some problems, each array once, and list those of each problem.
+    """Return all vertex types, each array once, and a list of `CANDIDATE` for all problems.
 
-    Where they begin and end in the list, which is of `CANDIDATE`, is written into `problems`.
+    The fields `begin` and `end` of each of `problems` are set to its part of the list.
     """
     distinct = {id(one): one for arrays in types for one in arrays}
     every = joined(distinct.values(), VERTEX)
@@ -108,7 +108,7 @@ def candidates_of(
 def _without_hmac(
     wanted: _Wanted, partials: int, in_chans: int, one_element: bool, stride: int
 ) -> np.ndarray:
-    """List all vertex types but HMAC; `in_chans` are cut off where more make no difference."""
+    """List all vertex types but HMAC; `in_chans` may be capped where more make no difference."""
     in_bytes, out_bytes = wanted.in_bytes, wanted.out_bytes
     types = []
     if one_element and out_bytes < partials:

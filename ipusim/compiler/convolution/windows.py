@@ -1,7 +1,7 @@
 """How many outputs of the busiest tile each kernel tap really computes, and the cycles of that.
 
 The planner reckons as if every tap reached every output.  At the borders of padded fields, and
-between the zeros of spread inputs, it does not, and vertices skip what would be zero.
+where inputs are dilated with zeros, it does not, and vertices skip what would be zero.
 
 Sources: poplibs ``lib/poplin/ConvVertices.cpp`` (createPartitions) and ``Convolution.cpp``
 (iteratePartitionParallel).

@@ -1,16 +1,16 @@
 """The AMP vertices on one tile: 1x1 and n x 1, by era as in `vertices.conv`.
 
 The formulas, and the numbers in amp.csv, restate poplibs ``lib/poplin/PerformanceEstimation.hpp``
-(MIT). The file has a line for each era, bytes of inputs and partials, and units (16, or fewer). A
-worker's cell has its cycles for 1, 2 and 3 positions, for each further one, and before its run; a
-supervisor's the fields of `ONE_BY_ONE`, with what a pass adds to the last, or of `NX1`, the zeroing
-of partials included. To set up a pass of the n x 1 vertex depends on the kernel rows that it
-covers: 1, 2 or more.
+(MIT). The file has a line for each era, bytes of inputs and partials, and units (16, or fewer). The
+cell of a worker has its cycles for 1, 2 and 3 positions, for each further one, and before its run.
+That of a supervisor has the fields of `ONE_BY_ONE`, with what a pass adds to the last, or of `NX1`,
+the zeroing of partials included. "nx1 setup" has the cycles to set up a pass of the n x 1 vertex
+that covers 1, 2 or more kernel rows.
 
 Those of quarters, float8, are of poplibs' functions ...Quarter. The n x 1 vertex loads weights for
-every kernel position, as it does for half; poplibs reckons with two loads a row of positions. It
-loops over output before input channels, the other way round than here: what a group costs is that
-of the inner loop.
+every kernel position, as it does for half; poplibs reckons with two loads a row of positions. In
+poplibs that vertex loops over output channels outside input channels, here it is the other way
+round, and each group is charged the cycles of the inner loop.
 """
 
 import numpy as np

@@ -2,9 +2,8 @@
 
 Sources: BroadcastVectorInner1D and -2D of poplibs lib/popops/popopsCycleEstimators.cpp. A *block*
 is one repetition. Vectors of sums and products fill whole data-path vectors, those of divisions
-have any length. The estimators mask the
-remainder of blocks over workers with 3 instead of 7, and the multiply of 2020-01 leaves it out;
-here the slowest worker always takes the quotient rounded up.
+have any length. The estimators mask the remainder of blocks over workers with 3 instead of 7, and
+the multiply of 2020-01 leaves it out; here the slowest worker always takes the quotient rounded up.
 """
 
 from typing import NamedTuple

@@ -122,7 +122,7 @@ def _row_cycles(run: np.void, positions: int) -> int:
 def run_cycles(run: np.void, rows: int, row_length: int) -> int:
     """Tile cycles of the slowest worker of one pass over `rows` rows.
 
-    Shares repeat where a worker starts at the start of a row; of one row there are two.
+    Shares repeat once a worker starts at the start of a row; of a single row there are two.
     """
     if rows == 1:
         short = WORKERS * (run.prologue + _row_cycles(run, row_length // WORKERS))

@@ -26,12 +26,13 @@ def hmac_vertices(
 ) -> np.ndarray:
     """Return the HMAC vertices of some groupings of input channels.
 
-    The numbers of hmac.csv, by era and bytes of inputs and partials: by what the output channels
-    are divided, and what is added before; of a dot product of whole vectors, cycles and channels of
-    a cycle; of another, cycles, and cycles of so many channels at most (getDenseDotProductCycles).
-    Then those of the supervisor, of a worker, and of its row, with several outputs and with one, in
-    which case the last are around its dot product. Where there is a vertex for one tap, that with
-    one output writes the first sums, and does not accumulate them on zeros.
+    hmac.csv has cells by era and bytes of inputs and partials. "outputs": the divisor of the output
+    channels, and what is added to them before. "even dot", a dot product of whole vectors: fixed
+    cycles, and channels per cycle. "odd dot", any other: fixed cycles, and cycles of so many
+    channels at most (getDenseDotProductCycles). "supervisor and worker": cycles of the supervisor,
+    of a worker, of a row with several outputs, of a row with one, and around the dot product of the
+    latter. "with one tap": the same of the vertex for one tap; where there is one, it writes the
+    first sums if it has one output channel, instead of accumulating them on zeros.
     """
     several, even, odd, *rates = numbers("hmac.csv", 3)[era, in_bytes, partial_bytes]
     alike = rates[0] == rates[1]
@@ -87,9 +88,9 @@ def slic_vertex(
 ) -> np.ndarray:
     """Return the SLIC 1x4 vertex (half inputs) for groups of convolution groups and channels.
 
-    The numbers of slic.csv, by bytes of partials and chains: the `RUN` of a worker that zeroes the
-    partials and of one that does not, without a stride and with one; of the supervisor what is
-    fixed, for each group, for each sub-kernel of up to four groups besides, and of a merge. More
+    slic.csv has, by bytes of partials and chains, the `RUN` of a worker that zeroes the partials
+    and of one that does not, without a stride and with one; then cycles of the supervisor: fixed,
+    for each group, for each sub-kernel of up to four groups besides, and of a merge. More than four
     groups run in strides of four.
     """
     conv_groups, chans = grouping
