@@ -40,8 +40,8 @@ _EXCHANGE_CYCLES, _SYNC_CYCLES = 100, 90
 class CtcPlan:
     """A split of a CTC loss into parts of batch, time and labels.
 
-    The last blank may lie on tiles of its own (`blank_apart`). Each of the two `loops` has so many
-    `steps`, of so many cycles and received bytes.
+    The last blank may lie on tiles of its own (`blank_apart`). Each of the two `loops` runs `steps`
+    times and is given as (compute cycles, bytes received) of a step.
     """
 
     batch: int
@@ -121,7 +121,7 @@ def _cycles(plan: CtcPlan, chip: Chip) -> int:
 
 
 def _bytes(plan: CtcPlan, op: AlignmentLoss, dtype_bytes: int) -> int:
-    """Return the bytes of the fullest tile: data, labels, gradient and what steps hand on."""
+    """Return the bytes of the fullest tile: data, labels, gradient, sums that steps hand on."""
     items, times = ceil_div(op.batch, plan.batch), ceil_div(op.steps, plan.time)
     part = ceil_div(op.labels, plan.label)
     extended = 2 * part + (op.labels % plan.label == 0)

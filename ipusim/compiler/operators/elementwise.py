@@ -41,7 +41,7 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     layout = inputs[0].layout
     x = Placed((m.made.elements,), m.dtype, layout)
     adds = op.function in ("add", "scaled_add") and not op.broadcast and len(inputs) == 2
-    # Where a full matrix from the host is added to a result: how that lies.
+    # How the result of a product lies, if it and a tensor that is laid out for it are added.
     product = m.task.product if adds and inputs[1].layout.free else None
     if op.function == "bias_add":
         m.by_channel("add", x, inputs[1].elements, "bias add", in_place=True)
@@ -102,11 +102,12 @@ def cast(m: Lowering, _op: Cast, x: Placed) -> TensorLayout:
 
 
 def dropout(m: Emitter, x: Placed, *, seeded: bool = False) -> None:
-    """Drop elements at random, or their gradients, from a seed that is made for them (`seeded`).
+    """Drop elements at random, or gradients of the same elements.
 
-    Both draw the same random bits from the seed of the forward pass, so no mask is kept. To make a
-    seed the number of the dropout, a constant on another tile, is added to the step's seed, and a
-    seed drawn where the sum is (graphcore/popart willow/src/popx/op/modifyrandomseedx.cpp).
+    Both draw the same random bits from the seed of the forward pass, so no mask is kept. If
+    `seeded`, that seed is made first: the number of the dropout, a constant on another tile, is
+    added to the step's seed, and a seed drawn on the tile of the sum (graphcore/popart
+    willow/src/popx/op/modifyrandomseedx.cpp).
     """
     if seeded:
         m.count("add number of dropout", received=m.tile_bytes(COUNTER))
@@ -148,17 +149,17 @@ def _scaled_add(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> Non
     x, moved = Placed((m.made.elements,), dtype, layout), {}
     if not same:
         received = m.share(x) * element_bytes(other)
-        moved = {"received": received, "copy": _turned_for_weights(m, *inputs)}
+        moved = {"received": received, "copy": _regroup_for_weights(m, *inputs)}
     m.scaled_add(x, other, **moved)
 
 
-def _turned_for_weights(m: Lowering, weights: Placed, gradient: Placed) -> int:
-    """Turn a gradient for weights that it is added to; return copies to put it into place there.
+def _regroup_for_weights(m: Lowering, weights: Placed, gradient: Placed) -> int:
+    """Regroup a gradient like the weights that it is added to; return cycles of on-tile copies.
 
-    What the layer sums over sits together in its weights: rows of B in a product, a convolution's
-    input channels, or groups of convolutions that have one each. If something else does in what a
-    plan made, blocks are transposed where that is possible (poplibs lib/popops/ScaledAdd.cpp,
-    regroupIfBeneficial).
+    In weights the dimension is adjacent that the layer sums over: rows of B in a product, a
+    convolution's input channels, or its groups where each has one channel. If another dimension is
+    in the gradient that a plan made, blocks are transposed where that is possible (poplibs
+    lib/popops/ScaledAdd.cpp, regroupIfBeneficial).
     """
     target, addend = m.task.roles[:2]
     if (target, addend) != ("parameter", "activation") or gradient.layout.tiles is None:
@@ -177,11 +178,12 @@ def _turned_for_weights(m: Lowering, weights: Placed, gradient: Placed) -> int:
 
 
 def _running_mean(m: Emitter, x: Placed, *, counted: bool) -> None:
-    """Take float16 gradients into the mean of those before, by a counter of micro-batches.
+    """Update the mean of float16 gradients of n micro-batches by those of one more.
 
-    The numbers 1 / (n + 1) and n / (n + 1) are sent to the tiles of the tensor, in PopART after
-    they were made for it alone (`counted`; graphcore/popart willow/src/popx/op/accumulatex.cpp,
-    AccumulationType::Mean). TensorFlow makes them once a stage, which is left out.
+    The numbers 1 / (n + 1) and n / (n + 1) are sent to the tiles of the tensor. If `counted`, they
+    are computed first, for this tensor alone, as in PopART (graphcore/popart
+    willow/src/popx/op/accumulatex.cpp, AccumulationType::Mean). TensorFlow computes them once a
+    stage, which is left out.
     """
     if counted:
         for name in ("micro-batches with this one", "share of this one", "share of those before"):
@@ -208,7 +210,7 @@ def _gradient(m: Lowering, op: Elementwise, x: Placed, incoming: TensorLayout) -
 
 
 def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...]) -> None:
-    """Run the functions that popops computes, one or several operations."""
+    """Run a function as the popops operations that compute it, one or several."""
     _cast_operands(m, x, inputs)
     # Unlike `TensorLayout.lies_with`: a result keeps the place of its first operand, free or not.
     elsewhere = [
@@ -245,7 +247,7 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
 def _meets_column(m: Lowering, inputs: tuple[Placed, ...]) -> bool:
     """Whether an operand has one value for each row of a matrix.
 
-    Of more dimensions, channels that sit together may be another than the last.
+    Of a tensor of more dimensions the adjacent channels need not be the last dimension.
     """
     column = (m.made.shape[0], 1)
     return len(m.made.shape) == 2 and column in [other.shape for other in inputs[1:]]
@@ -267,10 +269,10 @@ def _repeats_matrix(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) ->
 
 
 def _bring_matrix(m: Lowering, x: Placed, matrix: Placed) -> int:
-    """Lay a matrix that is repeated out like x, the result; return the copies that its pieces take.
+    """Bring a repeated matrix into the layout of x, the result; return cycles of on-tile copies.
 
-    Where other neighbours sit together in the result, a matrix with less than a tenth of its
-    elements is copied first into a tensor that lies like it (lib/popops/ElementWise.cpp,
+    Where another dimension is adjacent in the result, a matrix with at most a tenth of its elements
+    is copied first into a tensor that lies like it (lib/popops/ElementWise.cpp,
     constructBroadcastBinaryOp, regroupOperandIfBeneficial, from tag sdk/poplar/2.0.0 on); a larger
     one arrives element by element, as it does where poplibs finds no neighbours in the result.
     """
@@ -286,12 +288,12 @@ def _bring_matrix(m: Lowering, x: Placed, matrix: Placed) -> int:
 
 
 def _bring_operand(m: Lowering, op: Elementwise, x: Placed, other: Placed) -> int:
-    """Regroup an operand as large as x, the result; return the copies that its pieces take.
+    """Regroup an operand as large as x, the result; return cycles of on-tile copies.
 
-    Blocks of whole groups are transposed where rows sit together in one and channels in the other,
-    by functions of two operands (lib/popops/ElementWise.cpp, binaryOpGeneral, from tag
-    sdk/poplar/2.4.0 on; ternaryOp has no such step). Of more than three dimensions it is not known
-    which one the channels are; groups of them count as whole.
+    Functions of two operands transpose blocks of whole groups where rows are adjacent in one and
+    channels in the other (lib/popops/ElementWise.cpp, binaryOpGeneral, from tag sdk/poplar/2.4.0
+    on; ternaryOp has no such step). Of more than three dimensions it is not known which one the
+    channels are; groups of them count as whole.
     """
     sizes = m.made.shape[-2:] if len(m.made.shape) in (2, 3) else ()
     if m.rules.era > 1 and op.function != "select":

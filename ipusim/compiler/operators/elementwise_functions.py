@@ -21,8 +21,8 @@ _LINES = read_records(Path(__file__).with_suffix(".csv"))
 COMPOSED: dict[str, tuple[str, ...]] = {
     line["function"]: tuple(line["series"].split()) for line in _LINES if line["series"]
 }
-"""Functions without a vertex of their own or of this name, at least in early versions: the popops
-operations that compute them. Comparisons and logic are charged one compare per element.
+"""The popops operations that compute each function without a vertex of its own or of this name, at
+least in early versions. Comparisons and logic are charged one compare per element.
 """
 
 EXPRESSIONS: dict[str, Expression] = {
@@ -34,16 +34,16 @@ EXPRESSIONS: dict[str, Expression] = {
     for line in _LINES
     if line["operations"]
 }
-"""Gradients that popops::map computes in one generated vertex, as operators and inputs."""
+"""Gradients that popops::map computes, each with its generated vertex."""
 
 RANDOM = frozenset({"dropout", "seeded_dropout", "random"})
 """Functions that draw random numbers."""
 
 RUNNING_MEANS = frozenset({"running_mean", "counted_running_mean"})
-"""Functions that take gradients into their mean so far."""
+"""Functions that update a running mean of gradients."""
 
 FALLBACK = "equal"
-"""Vertex that stands for those which only later versions have: one compare per element."""
+"""Function whose cycles are charged for one that only later versions have: a compare."""
 
 
 def gradient_functions(version: str) -> list[str]:

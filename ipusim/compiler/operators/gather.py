@@ -9,8 +9,8 @@ Elements of a row, rows of the table and indices can each be split (embedding::p
 sdk/poplar/2.0.0 the plan that needs least memory wins, what stays counting tenfold; at tag
 sdk/poplar/2.4.0 the one that takes the fewest cycles, with a fee for tables that are not spread
 evenly. All splits are weighed at once, as numpy arrays. Several tables of one size with indices of
-their own form groups, which tag sdk/poplar/3.0.0 shares out over the tiles before anything else;
-those of one tile take their turns.
+their own form groups, which tag sdk/poplar/3.0.0 shares out over the tiles before anything else; a
+tile with several of them serves one after the other.
 """
 
 from dataclasses import dataclass, replace
@@ -165,7 +165,7 @@ def plan_embedding(
 ) -> EmbeddingPlan:
     """Return the split of the lookups in a table, and of its updates where they share the plan.
 
-    What is minimised are cycles, `early` memory.
+    It is the one of fewest cycles, or, `early`, of least memory.
     """
     weigh, grain_bytes, size = _cycle_goal, chip.data_path_bytes, element_bytes(dtype)
     if early:
@@ -208,7 +208,7 @@ def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
 
 
 def hits(op: Gather, looked_at: int, part: int) -> int:
-    """Return how many of the indices looked at fall into the `part` of the rows hit most."""
+    """Return how many of `looked_at` indices are of the `part` rows that are hit most."""
     same = ceil_div(looked_at * op.hottest, op.indices)
     return min(looked_at, same + ceil_div((looked_at - same) * part, op.rows))
 
@@ -221,10 +221,10 @@ def bring_into_place(m: Emitter, plan: EmbeddingPlan, dtype: str) -> None:
 
 
 def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
-    """Copy the rows that each tile holds.
+    """Copy the rows that the indices choose.
 
-    Where the table's rows are split, a second step picks the one candidate that is right. Split
-    indices need the table on several tiles.
+    Where the table's rows are split over tiles, each gives a candidate for every index, and a
+    second step picks the right one. Where indices are split, several tiles need the same rows.
     """
     workers = m.chip.workers
     row_bytes = plan.width * element_bytes(dtype)

@@ -16,14 +16,14 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
         whole = sum(x.elements for x in inputs[:1]) == elements
         return before if whole else before._replace(mapping="")
     if op.function in ("dynamic_slice", "dynamic_update"):
-        # What the round of a loop says is read, or written, and stays on its tiles. A tensor lies
-        # so that every slice is spread over all of them (poplibs lib/popops/DynamicSlice.cpp,
-        # createSliceableTensor, createSliceableTensorFromSlice).
+        # The slice of a loop's round is read, or written, on its own tiles: a sliceable tensor is
+        # laid out so that every slice is spread over all tiles (poplibs
+        # lib/popops/DynamicSlice.cpp, createSliceableTensor, createSliceableTensorFromSlice).
         share = m.share(Placed((m.made.elements,), m.made.dtype, before))
         m.slice(op.function, share, m.dtype, write=op.function == "dynamic_update")
         return before._replace(mapping="")
     if op.function == "carry":
-        # What a round of a loop made is copied within its tiles, before it moves to the next round.
+        # The result of a loop's round is copied within its tiles, before it moves to the next one.
         kept = m.tile_bytes(m.made)
         m.copy("set aside", temp=kept, cycles=copy_cycles(kept, m.chip))
     spread = Placed((elements,), m.made.dtype, TensorLayout(grouping=before.grouping))

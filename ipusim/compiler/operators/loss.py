@@ -58,7 +58,7 @@ def loss_and_gradient(m: Emitter, op: Loss, x: Placed) -> None:
         temp=(2 if squared else 3) * m.tile_bytes(x),
     )
     if op.kind in CLASS_LOSSES and op.rows > 1:
-        # The gradient of rows whose target means none becomes zero.
+        # The gradient of rows whose target says that there is no label becomes zero.
         rows = Placed(x.shape[:1], "float32")
         m.scalar("equal", rows, "rows with a label")
         m.cast(rows.of("bool"), x.dtype)

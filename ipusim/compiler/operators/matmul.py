@@ -12,7 +12,7 @@ from ipusim.workload.graph import MatMul
 
 
 def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> tuple[Plan, Plan]:
-    """Plan a matrix product and the forward pass of its layer; when training, with all three.
+    """Plan a product and the forward pass of its layer; in training by `plan_layer`.
 
     PopART gives every product of a training graph a pass of a fully connected layer, whether its
     second operand is stored or computed, like the keys and values of attention
@@ -34,7 +34,7 @@ def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> tuple[Plan,
 def matmul(
     m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed, rounds: int = 1
 ) -> TensorLayout:
-    """Plan a matrix product and lower it; of several rounds all use weights that are turned once.
+    """Plan a matrix product and lower it; its weights are transposed once before all `rounds`.
 
     poplibs swaps the operands of products: B plays the part of the input, A of the weights, unless
     the plan swaps them back.
@@ -45,7 +45,7 @@ def matmul(
     operands = (a, b) if chosen.transform.swap else (b, a)
     with m.loop(rounds, tiles=m.tiles):
         layout = lower_planned(m, chosen, *operands)
-    # The gradient lies where the weights lie.
+    # In a joint plan the gradient of stored weights lies where these lie.
     stored = chosen.joint and op.weights_operand and op.pass_kind == "weight_gradient"
     return layout._replace(free=True) if stored else layout
 

@@ -75,10 +75,10 @@ def _by_statistic(op: Norm, x: Placed) -> Placed:
 
 
 def _regroup_channels(m: Emitter, op: Norm, x: Placed) -> None:
-    """Bring channels together for statistics of rows, where neighbours along rows sit together.
+    """Regroup activations so that channels are adjacent for statistics, where elements of rows are.
 
-    Only the statistics read what is regrouped, a vector of channels (lib/popnn/GroupNorm.cpp,
-    groupNormStatistics, in all versions).
+    Only the statistics read the regrouped tensor, whose groups are a vector of channels
+    (lib/popnn/GroupNorm.cpp, groupNormStatistics, in all versions).
     """
     group = found_group(x.layout.grouping, op.elements // op.channels)
     width = vector_width(x.dtype, m.chip)
@@ -89,7 +89,7 @@ def _regroup_channels(m: Emitter, op: Norm, x: Placed) -> None:
 def _with_statistic(
     m: Emitter, op: Norm, x: Placed, function: str, name: str, *, in_place: bool = True
 ) -> None:
-    """Combine every element with the statistic of its channel, or of its row."""
+    """Combine every element with the statistic (`_statistics`) of its channel, or of its row."""
     if op.kind == "batch":
         m.by_channel(function, x, op.channels, name, in_place=in_place)
     else:
@@ -144,12 +144,13 @@ def _joined_parameters(m: Emitter, op: Norm, x: Placed) -> None:
 def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:
     """Gradients of data, scale and offset of a normalisation of x.
 
-    An incoming gradient that lies elsewhere is read three times: as it is, and after it was scaled
-    where it lies, by a product and by a copy; both are regrouped for themselves
-    (lib/poplin/Norms.cpp, normParamGradients and normStatisticsGradients, in all versions). Beside
-    inputs and result live the whitened data and one product: at the peak there are the whitened
-    data, the scaled gradient and a product of both, but not yet the result, whose place the scaled
-    gradient takes in the reckoning.
+    An incoming gradient that lies elsewhere is sent three times: as it is, for the gradients of
+    scale and offset; after it was scaled where it lies, to be multiplied by the whitened data, and
+    again to be copied. Unscaled and scaled it is regrouped once each (lib/poplin/Norms.cpp,
+    normParamGradients and normStatisticsGradients, in all versions). Beside inputs and result live
+    the whitened data and one product: at the peak there are the whitened data, the scaled gradient
+    and a product of both, but not yet the result, whose place the scaled gradient takes in the
+    reckoning.
     """
     x, incoming = x.shaped(op.elements), incoming.shaped(op.elements)
     held = m.tile_bytes(x)
@@ -160,7 +161,7 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, incoming: Placed) -> None:
     by_statistic = partial(_with_statistic, m, op, x)
 
     def times(name: str) -> int:
-        """Multiply by a gradient that lies like the incoming one; return its copies into place."""
+        """Multiply by a gradient of the incoming layout; return cycles of its on-tile copies."""
         copies = m.bring(f"regroup {name}", x, incoming.layout, *sizes) if elsewhere else 0
         received = held if elsewhere else 0
         m.binary("mul", x, f"whitened times {name}", received=received, copy=copies)

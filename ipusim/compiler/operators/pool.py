@@ -90,11 +90,11 @@ class PoolPass:
         return self.op.backward and self.is_max
 
     def gathered(self, group: int) -> Self:
-        """Return the pass with what is alike put together, as it is planned from 2020 H2 on.
+        """Return the pass with dimensions merged, as it is planned from 2020 H2 on.
 
-        Forward, batch elements are further channels. Where windows do not overlap and fill the
-        field, all rows of windows are one, and so are groups of so many channels (Pooling.cpp,
-        gatherDimsTransformIn), which then sit together in no more than a group.
+        Forward, batch elements become channels. Where windows do not overlap and fill the field,
+        all rows of windows become one row; if `group` divides the channels, so many stay, and the
+        other groups become positions of that row (Pooling.cpp, gatherDimsTransformIn).
         """
         op = self.op
         if op.backward or self.library == "2020-01":
@@ -142,7 +142,7 @@ class PoolPass:
 
 
 def _splits(asked: PoolPass, grouping: int, tiles: int) -> Iterator[tuple[int, ...]]:
-    """Yield the splits that fit, as the numbers of a plan in their order."""
+    """Yield the splits into at most `tiles` parts, as the fields of a `PoolPlan` in order."""
     for channel_split in distinct_splits(ceil_div(asked.op.channels, grouping), tiles):
         for batch_split in distinct_splits(asked.op.batch, tiles // channel_split):
             for field in _field_splits(asked.out_field, tiles // (channel_split * batch_split)):
@@ -166,7 +166,7 @@ def _field_splits(field: tuple[int, ...], most: int) -> list[tuple[int, ...]]:
 
 
 def _moved(asked: PoolPass, part: TileSlice, chip: Chip, elements: int) -> int:
-    """Return the cycles of exchange and regrouping for elements of each plane of a tile."""
+    """Return the planner's cycles to send and regroup `elements` of each plane of a tile."""
     planes = part.batch * part.channel_groups * part.channel_grouping
     tile_bytes = elements * planes * element_bytes(asked.dtype)
     regroup = tile_bytes // 4 * (asked.grouping != part.channel_grouping)
@@ -185,7 +185,7 @@ def _early_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
 def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
     """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles.
 
-    What moves is that of getBytesRequiredPerTile.
+    The bytes that move are those of getBytesRequiredPerTile.
     """
     vertex, field = asked.vertex(chip, "2021-11"), part.field
     compute = pool_vertex_estimate(vertex, part)

@@ -40,7 +40,7 @@ _GRU_STATE_GRADIENT = Expression(operations=4, tensors=5)  # sums of products, d
 @lowers(Recurrent)
 def recurrent(m: Lowering, op: Recurrent, *_: Placed) -> tuple[TensorLayout, ...]:
     """Lower a recurrent layer or its gradient; gradients of weights are laid out like weights."""
-    # What follows runs in a loop, but for a few copies around it.
+    # All steps but a few copies run in a loop.
     m.stack = replace(m.stack.in_loop(), regroup_fully_connected=False)
     m.superstep_cycles = m.stack.superstep_cycles
     cell = Cell(
@@ -82,7 +82,7 @@ def _copy_sequence(name: str, cell: Cell, op: Recurrent, layout: StateLayout) ->
 
 
 def _stored(m: int, k: int, n: int) -> MatMul:
-    """Return the product of `m` rows with stored weights."""
+    """Return the product of an ``m x k`` matrix with stored ``k x n`` weights."""
     return MatMul(m=m, k=k, n=n, weights_operand=True)
 
 
@@ -200,7 +200,7 @@ def _backward(cell: Cell, op: Recurrent) -> None:
 
 
 def _transposed(op: Recurrent, gates: int, read: int) -> MatMul:
-    """Return the product of the gradients of some gates with the transposed weights."""
+    """Return the product of the gradients of `gates` gates with transposed weights."""
     return replace(_stored(op.batch, gates * op.hidden, read), pass_kind="data_gradient")
 
 
@@ -248,7 +248,7 @@ def _gru_gradient(cell: Cell, op: Recurrent) -> None:
 
 
 def _weight_gradients(cell: Cell, op: Recurrent, interval: int) -> None:
-    """Add the weight gradients of every `interval` steps, or with 0 in a loop after the other."""
+    """Add the weight gradients of `interval` steps at a time; if 0, in a second loop."""
     m = cell.m
     runs, rest = divmod(op.steps, max(1, interval))
     if interval == 0:
@@ -295,8 +295,9 @@ def _weight_gradient(cell: Cell, op: Recurrent, taken: int, *, separate: bool) -
 def _steps_per_weight_gradient(cell: Cell, op: Recurrent) -> int:
     """Return over how many steps weight gradients are added up at a time; 0: in a second loop.
 
-    Without gathering, the gradients of the gates are kept for a second loop where they are smaller
-    than the transposed weights (interleavedWUIsBeneficial).
+    If not over several steps at a time, they are added in a second loop, for which the gradients of
+    the gates are kept, where these are smaller than the transposed weights
+    (interleavedWUIsBeneficial).
     """
     m, read, columns = cell.m, op.features + op.hidden, op.gates * op.hidden
     within = int(read * columns <= op.batch * columns * op.steps)

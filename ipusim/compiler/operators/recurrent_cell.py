@@ -1,4 +1,4 @@
-"""What a recurrent layer is lowered with: products, slices, gates, states on their tiles.
+"""The steps that recurrent layers are lowered to: products, slices, gates, copies of states.
 
 Every method adds supersteps of one time step, in the order in which poplibs runs them.
 Sources: poplibs lib/popnn/Lstm.cpp, Gru.cpp and Rnn.cpp, tags sdk/poplar/2.0.0 and 2.4.0.  A state
@@ -79,10 +79,10 @@ class Cell:
         return states * layout.per_tile * element_bytes(self.dtype)
 
     def product(self, params: MatMul) -> tuple[Plan, TensorLayout]:
-        """Add a product to every round of the loop; return it as planned, and where it lies.
+        """Add a product to every round of the loop; return its plan and its result's layout.
 
-        Its weights stay in the layout of the plan, and what a gradient does to them once is done
-        before the loop.
+        Its weights stay in the layout of the plan; a data gradient transposes them once before the
+        loop.
         """
         m = self.m
         stored = TensorLayout(free=params.pass_kind != "weight_gradient", mapping="b")
@@ -98,10 +98,10 @@ class Cell:
         return alone.chosen, made
 
     def units(self, params: MatMul) -> None:
-        """Add a product of every step, and transpose its blocks so that units sit together.
+        """Add a product of every step, and transpose blocks of its result: units become adjacent.
 
-        Nothing is done where no neighbours of the batch sit together, as where the plan swaps the
-        operands. The vertex reads rows of what sits together (RnnUtil.hpp,
+        A row that the vertex reads are adjacent elements of several sequences. Where none are
+        adjacent, as where the plan swaps the operands, nothing is done (RnnUtil.hpp,
         tryGroupedPartialTranspose).
         """
         _, made = self.product(params)
@@ -122,7 +122,7 @@ class Cell:
         in_place: bool = False,
         elsewhere: bool = False,
     ) -> None:
-        """Combine states with as many others, which may lie `elsewhere`; several lie apart."""
+        """Combine states with as many others, sent if they lie `elsewhere`; each is a region."""
         if states == 1:
             received = self.m.tile_bytes(self.placed()) if elsewhere else 0
             self.m.binary(function, self.placed(), name, in_place=in_place, received=received)
@@ -132,7 +132,7 @@ class Cell:
         self.several(name, vertex, function, states, received=moved)
 
     def several(self, name: str, vertex: str, function: str, states: int, **moved: int) -> None:
-        """Apply a function to states, regions of their tiles, by one vertex (`Emitter.emit`)."""
+        """Apply a function to states, each a region of its tiles; `moved` is as `emit` has it."""
         self.m.emit(name, f"popops::{vertex}", self._regions(vertex, function, states), **moved)
 
     def _regions(self, vertex: str, function: str, states: int) -> int:
@@ -161,7 +161,7 @@ class Cell:
         self.m.emit(name, "popnn::NonLinearityGrad1D", cycles)
 
     def slice(self, name: str, layout: StateLayout, states: int = 1) -> None:
-        """Read one step of a sequence of `states` tensors per step, or write one."""
+        """Read, or write at the same cost, `states` tensors of one step of a sequence."""
         self.m.slice(name, states * layout.per_tile, self.dtype)
 
     def receive(self, states: int) -> None:

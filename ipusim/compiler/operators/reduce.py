@@ -49,8 +49,8 @@ def reduce(m: Lowering, op: Reduce, x: Placed, *_: Placed) -> TensorLayout:
 def argmax(m: Emitter, x: Placed) -> None:
     """Find the largest element of each row of a matrix.
 
-    What is no float is compared by compiled code. Vertices read contiguous elements, so a tile
-    copies those of a scattered row one by one before.
+    Types other than floats are compared by compiled C++. Vertices read contiguous elements, so a
+    tile first copies those of a scattered row one by one.
     """
     (rows, length), chip = x.shape, m.chip
     # Elements are cut into equal shares.
@@ -106,7 +106,7 @@ def _gather_cycles(elements: int, worker: int, dtype: str, chip: Chip) -> int:
 
 
 def _compare_partials(m: Emitter, rows: Counter[int], dtype: str) -> None:
-    """Compare what workers found; `rows` says how many rows have left so many partials."""
+    """Compare the partials of workers; `rows` has the number of rows by partials of a row."""
     chip = m.chip
     while max(rows) > 1:
         vertices = sum(

@@ -22,7 +22,7 @@ def softmax(m: Lowering, op: Softmax, x: Placed, *forward: Placed) -> TensorLayo
 
 
 def softmax_forward(m: Emitter, x: Placed) -> None:
-    """Exponents of what is left of the row's maximum, divided by their sum."""
+    """Subtract each row's maximum, take exponents, and divide by their sum."""
     m.reduce("max", x)
     m.by_row("sub", x, "softmax, subtract maximum")
     m.unary("exp", x, "softmax, exp", in_place=True)

@@ -1,7 +1,7 @@
 """How operands of a planned operation are brought into the order that the plan wants.
 
-An operand that another operation made is put into order once, for all tiles that want it; those of
-a weight gradient also have what is summed over turned to be innermost.
+An operand that another operation made is rearranged once, for all tiles that want it. Operands of
+a weight gradient are also transposed, so that the dimension that is summed over is innermost.
 """
 
 from dataclasses import dataclass, replace
@@ -35,9 +35,10 @@ MOST_VIEWS = 7
 class Operand:
     """An operand of a planned operation: the input, or the weights.
 
-    Unless it is `ready` where the plan wants it, it is `moved` there and `copied` within the tile,
-    in cycles as the planner reckons. A tile has `bytes` of it, as so many `users` have, of each of
-    the serial `parts` that it is sliced into.
+    Unless it is `ready`, laid out as the plan wants it, it takes `moved` cycles of exchange and
+    `copied` cycles of copies within the tile, as the planner estimates. In each of the serial
+    `parts` that it is sliced into a tile needs `bytes` of it, the same ones as `users` tiles in
+    all.
     """
 
     x: Placed
@@ -51,7 +52,7 @@ class Operand:
 
     @classmethod
     def of(cls, x: Placed, chosen: Plan, *, is_input: bool) -> Self:
-        """Return an operand as a plan has it."""
+        """Return the operand x with the cost and the split that a plan has for it."""
         cost, split = chosen.cost, chosen.split
         cycles, parts = (cost.move_in, cost.copy_in), split.in_serial
         used = cost.input_bytes, split.input_users
@@ -63,11 +64,11 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How an operand of a product is brought into order.
+    """How an operand of a product is rearranged.
 
-    ``tile_bytes`` bytes of it lie on a tile then; ``turned`` says how its blocks are transposed,
-    None where elements move one by one. Beside their exchange it takes ``copies`` within a tile to
-    put pieces into place, and ``copies_to_turn`` before that; both are in cycles.
+    ``tile_bytes`` bytes of it lie on a tile then; ``turned`` says how its blocks are transposed
+    before, None where they are not. ``copies`` are the cycles of on-tile copies that put pieces
+    into place after the exchange, ``copies_to_turn`` those that form blocks for the transposition.
     """
 
     name: str
@@ -78,10 +79,10 @@ class Order:
 
 
 def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
-    """Return how an operand of a product is brought into order; None if it stays.
+    """Return how an operand of a product is rearranged; None if it stays.
 
-    It is rearranged where more than `MOST_VIEWS` tiles want the same part, where what is summed
-    over does not sit together, or where the plan's transforms ask for it (poplibs
+    It is rearranged where more than `MOST_VIEWS` tiles want the same part, where the dimension that
+    is summed over is not adjacent in memory, or where the plan's transforms ask for it (poplibs
     lib/poplin/Convolution.cpp, convolutionImpl, rearrangeActs and rearrangeWeights). Blocks are
     transposed if both groups are multiples of a grain (regroupIfBeneficialForPlan). Taken up
     after seeing transformers too fast: pieces are as long as they are, not the plan's groups as in
@@ -92,8 +93,7 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
         return None
     op, x = m.task.params, operand.x
     size = element_bytes(x.dtype)
-    # What is summed over are the columns of A and the rows of B, which is the input, unless the
-    # plan swaps them.
+    # The sum is over columns of A and rows of B. B is the input, unless the plan swaps them.
     is_b = operand.is_input != chosen.transform.swap
     along_rows = not op.transpose_b if is_b else op.transpose_a
     turned = along_rows != x.layout.rows
@@ -108,25 +108,25 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     blocks = regrouping(elements, group, wanted, x.dtype, m.chip) if turned else None
     if blocks:
         return _in_blocks(m, plain, blocks, group * size)
-    run, apart = gcd(x.layout.grouping, wanted), tile_bytes
+    run, single_bytes = gcd(x.layout.grouping, wanted), tile_bytes
     if not turned:
-        # Of groups that are not whole, the last moves one by one.
-        apart = tile_bytes // ceil_div(op.k, run) if op.k % run else 0
-    copies = rearranged_copy_cycles(tile_bytes - apart, run * size, m.chip)
-    return replace(plain, copies=copies + rearranged_copy_cycles(apart, size, m.chip))
+        # Elements of a last, incomplete group move one by one.
+        single_bytes = tile_bytes // ceil_div(op.k, run) if op.k % run else 0
+    copies = rearranged_copy_cycles(tile_bytes - single_bytes, run * size, m.chip)
+    return replace(plain, copies=copies + rearranged_copy_cycles(single_bytes, size, m.chip))
 
 
 def _padded(elements: int, summed: int, group: int) -> int:
-    """Return the elements of an operand when what is summed over fills whole groups.
+    """Return the elements of an operand after its dimension of `summed` is padded to whole groups.
 
-    It is padded before blocks are looked for (poplibs lib/poplin/Convolution.cpp,
-    convolutionPreprocess, tag sdk/poplar/2.0.0).
+    poplibs pads it before it looks for blocks (lib/poplin/Convolution.cpp, convolutionPreprocess,
+    tag sdk/poplar/2.0.0).
     """
     return elements * ceil_div(summed, group) * group // summed
 
 
 def _in_blocks(m: Lowering, plain: Order, blocks: Regrouping, piece_bytes: int) -> Order:
-    """Return how an operand comes in pieces into blocks, which are transposed and take place."""
+    """Return `plain` with blocks: formed of pieces that arrive, transposed, sent into place."""
     copies = rearranged_copy_cycles(plain.tile_bytes, REGROUP_GRAIN_BYTES, m.chip)
     copies_to_turn = rearranged_copy_cycles(blocks.received, piece_bytes, m.chip)
     return replace(plain, copies=copies, turned=blocks, copies_to_turn=copies_to_turn)
@@ -135,9 +135,10 @@ def _in_blocks(m: Lowering, plain: Order, blocks: Regrouping, piece_bytes: int) 
 def laid_out_bytes(chosen: Plan, operand: Operand) -> int:
     """Return the bytes on the fullest tile of an operand that a plan lays out.
 
-    Tiles that use the same part hold it in whole blocks, of channels of the input, of channels of
-    both sides of the weights, and at least so many bytes each (poplibs lib/poplin/Convolution.cpp,
-    mapActivationsOrWeights, lib/poputil/TensorUseTracker.cpp, resolve).
+    Tiles that use the same part share it in whole blocks, and have 128 bytes of the input or 256 of
+    the weights at the least. A block is the input channel group of the vertex, for weights times
+    its output channel group (poplibs lib/poplin/Convolution.cpp, mapActivationsOrWeights,
+    lib/poputil/TensorUseTracker.cpp, resolve).
     """
     together, least = chosen.in_chans_per_group * chosen.conv_groups_per_group, 128
     if not operand.is_input:
@@ -149,10 +150,9 @@ def laid_out_bytes(chosen: Plan, operand: Operand) -> int:
 
 
 def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
-    """Rearrange operands once for all tiles: both are sent, both transposed, both take place.
+    """Rearrange operands once for all tiles, in each of so many serial parts.
 
-    That is done for each of so many serial parts.
-
+    One superstep sends and transposes the blocks of both operands, another sends both into place.
     Poplibs adds its programs in this order (lib/poplin/Convolution.cpp, TransformPreProgram),
     and copies that stand together are one exchange (graphcore/popart
     willow/src/popx/popprograms.cpp, addPipelineCycle, relies on it).
@@ -176,14 +176,14 @@ def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
 
 
 def summed_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
-    """Return how one operand of a convolution's weight gradient is brought into order.
+    """Return how one operand of a convolution's weight gradient is rearranged.
 
-    Batch and field are summed over, and become innermost. Blocks are transposed with the padding of
-    the batch, but before windows are copied, unless they are a view only (poplibs
+    The sum is over batch and field, which become innermost. Blocks are transposed after the batch
+    is padded, but before windows are copied, unless these are a view only (poplibs
     lib/poplin/ConvTransforms.cpp, getExpandDimsPlan and expandDimTransformIsViewOnly, and
-    Convolution.cpp, convolutionPreprocess, tag sdk/poplar/2.0.0). What takes its place in the end,
-    padding and windows included, is what the planner has: early ones count both operands as one.
-    None where elements move one by one as the planner reckons.
+    Convolution.cpp, convolutionPreprocess, tag sdk/poplar/2.0.0). The bytes that are sent into
+    place in the end, padding and windows included, are the planner's: early ones count both
+    operands as one. None where elements move one by one, as the planner reckons.
     """
     op, x, way = m.task.params, operand.x, chosen.transform.way
     size, parts = element_bytes(x.dtype), operand.parts
@@ -210,14 +210,14 @@ def summed_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
 
 
 def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) -> Order:
-    """Return how an operand of a weight gradient whose outputs become channels comes into order.
+    """Return how an operand of a weight gradient is rearranged if outputs become channels.
 
-    Positions of one operand are summed over with the batch then. Those of the other, the
-    activations where the plan swaps both, are spread out in windows, one for each output, before
-    anything is transposed (poplibs lib/poplin/Convolution.cpp, convolutionPreprocess,
-    outChanFlattenDims, tag sdk/poplar/2.0.0). What sits together is looked for at the first element
-    only (lib/poputil/VarStructure.cpp, detectInnermostGrouping): where that is padding, no blocks
-    are found and elements move one by one.
+    The sum is then over the positions of one operand and the batch. The other, the activations
+    where the plan swaps both, is copied out as one window for each output before anything is
+    transposed (poplibs lib/poplin/Convolution.cpp, convolutionPreprocess, outChanFlattenDims, tag
+    sdk/poplar/2.0.0). Poplibs looks for adjacent elements at the first one only
+    (lib/poputil/VarStructure.cpp, detectInnermostGrouping): where that is padding, it finds no
+    blocks and elements move one by one.
     """
     op, chip, x = m.task.params, m.chip, operand.x
     swap, per = chosen.transform.swap, chosen.in_chans_per_group
@@ -231,8 +231,8 @@ def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) 
     blocks = regrouping(elements, group, per, x.dtype, chip)
     if (in_windows and _begins_outside(op, dims, swap=swap)) or not blocks:
         size = element_bytes(x.dtype)
-        apart = ceil_div(elements, chosen.cost.tiles_used) * size
-        return replace(plain, copies=rearranged_copy_cycles(apart, size, chip))
+        single_bytes = ceil_div(elements, chosen.cost.tiles_used) * size
+        return replace(plain, copies=rearranged_copy_cycles(single_bytes, size, chip))
     pieces = ceil_div(ceil_div(elements, chip.tiles), group) if in_windows else 0
     return replace(plain, turned=blocks, copies_to_turn=piece_copy_cycles(pieces, chip))
 
@@ -253,7 +253,7 @@ def _begins_outside(op: Conv, dims: list[int], *, swap: bool) -> bool:
 
 
 def _dims_of(op: Conv, chosen: Plan, dims: tuple[int, ...]) -> list[int]:
-    """Return dimensions of a plan as the operator's own: plans have two at least."""
+    """Return dimensions of a plan, which has two at least, numbered as the operator's own."""
     added = len(chosen.split.field) - len(op.field)
     return [d - added for d in dims if d >= added]
 

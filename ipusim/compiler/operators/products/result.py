@@ -10,7 +10,7 @@ from ipusim.compiler.vertices.elementwise import cast_runs_cycles
 from ipusim.workload.graph import Conv, MatMul
 
 _REMAPPED_GROUPS = (16, 8, 4)
-"""Channels that sit together in a result that is remapped, the first that divides them all."""
+"""Adjacent channels in a remapped result: the first of these that divides their number."""
 
 
 def finish_result(m: Lowering, chosen: Plan) -> TensorLayout:
@@ -45,12 +45,12 @@ def finish_result(m: Lowering, chosen: Plan) -> TensorLayout:
 
 
 def _as_made(m: Lowering, chosen: Plan) -> TensorLayout:
-    """Return where a result lies that stays where it was made.
+    """Return the layout of a result that stays where the vertices made it.
 
-    What poplibs undoes of a plan's transforms and padding is a view (lib/poplin/Convolution.cpp,
-    convolutionPostprocess), though its planner reckons with a copy. Channels that sit together are
-    rows of a product, whose operands poplibs swaps; where the plan swaps them, samples, which are
-    columns of a product, sit together instead.
+    To undo a plan's transforms and padding takes poplibs a view only (lib/poplin/Convolution.cpp,
+    convolutionPostprocess), though its planner reckons with a copy. Output channels are adjacent:
+    the rows of a product, as poplibs swaps its operands. Where the plan swaps operands, samples are
+    adjacent instead, the columns of a product.
     """
     rows = isinstance(m.task.params, MatMul) != chosen.transform.swap
     tiles = chosen.cost.tiles_used
@@ -79,12 +79,12 @@ def _remapped(m: Lowering, chosen: Plan) -> TensorLayout | None:
 
 
 def _neighbours(op: Conv | MatMul, channels: int, chosen: Plan) -> int:
-    """Return how many neighbours poplibs finds to sit together in a result, 1 if none.
+    """Return how many adjacent neighbours poplibs finds in a result, 1 if none.
 
-    It has so many output channels in each group of convolutions.
-    It looks along each dimension at the first elements alone: how many follow one another in
-    memory, and how many are on one tile. What does not divide the dimension is not found
-    (lib/poputil/VarStructure.cpp, detectInnermostGrouping and detectDimGroupings).
+    The result has `channels` output channels in each convolution group. Poplibs looks along each
+    dimension at the first elements alone: how many are contiguous in memory, and on one tile. It
+    does not find a number that does not divide the dimension (lib/poputil/VarStructure.cpp,
+    detectInnermostGrouping and detectDimGroupings).
     """
     group, together = chosen.out_chans_per_group, chosen.conv_groups_per_group
     if isinstance(op, MatMul):
@@ -109,16 +109,17 @@ def _neighbours(op: Conv | MatMul, channels: int, chosen: Plan) -> int:
 
 
 def _write_part(m: Lowering, chosen: Plan) -> None:
-    """Write what a serial part has made, and count the parts.
+    """Write the output of each serial part into the result, and count the parts.
 
-    A counter on one tile says to all which part it is (poplibs lib/poplin/Convolution.cpp,
-    convolutionImpl and ConvProgramTree::lower). All outputs of a part are written; the planner's
-    own estimate divides them by the parts once more (ConvModel.cpp, addDynamicUpdateEstimate).
+    A counter on one tile is sent to all as the index of the part (poplibs
+    lib/poplin/Convolution.cpp, convolutionImpl and ConvProgramTree::lower). All outputs of a part
+    are written; the planner's own estimate divides them by the parts once more (ConvModel.cpp,
+    addDynamicUpdateEstimate).
     """
     parts, outputs, size = chosen.cost.serial, chosen.cost.outputs, element_bytes(m.made.dtype)
     gathered = 0
     if chosen.cut_channels:
-        # What is left of the vertex's groups is brought together (convolutionPostprocess).
+        # Channels are brought together without the padding of groups (convolutionPostprocess).
         gathered = rearranged_copy_cycles(outputs * size, chosen.cut_channels * size, m.chip)
     if chosen.split.out_serial > 1:
         with m.loop(parts, tiles=chosen.cost.tiles_used):

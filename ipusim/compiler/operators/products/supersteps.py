@@ -28,13 +28,14 @@ from ipusim.workload.graph import Conv, MatMul
 
 
 def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan) -> None:
-    """Rearrange the forward weights for the data gradient: channels exchanged, field reversed.
+    """Rearrange weights from their `forward` plan for the data gradient, which is as `chosen`.
 
-    Blocks are transposed where they lie, then sent (poplibs ``lib/poplin/Convolution.cpp``,
-    weightsTransposeChansFlipXY and fullyConnectedWeightTranspose), those of a product put into
-    place as well; in a joint plan they stay on their tiles. The groups of a tensor divide its
-    channels, whatever the plan pads them to; a product whose groups hold one element only is copied
-    one by one (getGroupSizes there, useCopyImpl).
+    Channels are exchanged and the field reversed. Blocks are transposed where they lie, then sent
+    (poplibs ``lib/poplin/Convolution.cpp``, weightsTransposeChansFlipXY and
+    fullyConnectedWeightTranspose); those of a product are also copied into place. In a joint plan
+    they stay on their tiles. The groups of a tensor divide its channels, whatever the plan pads
+    them to; if the groups of a product hold one element only, elements are copied one by one
+    (getGroupSizes there, useCopyImpl).
     """
     op = m.task.params
     weights = weights.spread()
@@ -65,7 +66,7 @@ def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan)
 
 
 def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> TensorLayout:
-    """Supersteps of a planned operation, in the order in which poplibs runs them."""
+    """Add the supersteps of a planned operation in poplibs' order; return the result's layout."""
     m.superstep_cycles = m.stack.planned_superstep_cycles
     m.tiles = chosen.cost.tiles_used
     operands = (
@@ -90,7 +91,7 @@ def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> T
 
 
 def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> int:
-    """Slice and rearrange both as the plan wants; return the bytes of a tile arranged before."""
+    """Slice and rearrange both operands; return the bytes on a tile of those rearranged before."""
     chip, cost, op = m.chip, chosen.cost, m.task.params
     is_conv, rate, operands = isinstance(op, Conv), chip.exchange_bytes_per_cycle, (data, weights)
     transposed, arranged_bytes = bool(m.steps), max([0, *(step.temp_bytes for step in m.steps)])
@@ -108,11 +109,11 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
     _slice_operands(m, chosen, data.x, weights.x)
     if not is_conv:
         if transposed:
-            # The layer's weights, the input unless the plan swaps, were turned into their place.
+            # `transpose_weights` has put the layer's weights, the input unless swapped, into place.
             turned = weights if chosen.transform.swap else data
             turned.ready, turned.moved, turned.copied = True, 0, 0
-        # Operands that were made for this plan are charged what the planner reckons with; those of
-        # a forward product lie otherwise than its weight gradient wants them.
+        # An operand that is laid out for this plan is charged what the planner reckons with; but
+        # operands of a forward product lie otherwise than its weight gradient wants them.
         needed = []
         turns = op.pass_kind == "weight_gradient" and not chosen.joint and m.stack.operands_in_order
         for one in operands:
@@ -125,7 +126,7 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
         bring_into_order(m, needed, cost.serial)
     moved, copied = data.moved + weights.moved, data.copied + weights.copied
     if moved > 0 and op.pass_kind == "weight_gradient":
-        # What is summed over must become innermost.
+        # The dimensions that are summed over must become innermost.
         data.ready = True
         orders = [summed_order(m, chosen, one) for one in operands] if is_conv else []
         if orders and all(orders):
@@ -144,7 +145,7 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
 
 
 def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> None:
-    """Slice what every serial part takes of the operands, each on the tiles that use it."""
+    """Slice each serial part of the operands, on the tiles that use it."""
     split, cost, size = chosen.split, chosen.cost, element_bytes(data.dtype)
     with m.loop(chosen.cost.serial, tiles=chosen.cost.tiles_used):
         if split.in_serial > 1:
@@ -155,9 +156,9 @@ def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) ->
 
 
 def _pad_weights(m: Lowering, chosen: Plan, weights: Operand) -> None:
-    """Pad weights of serial parts that do not fill the vertex's groups, where many tiles want them.
+    """Pad weights whose serial parts do not fill the vertex's groups, where many tiles want them.
 
-    They take a tensor of their own then, which the plan lays out (poplibs
+    The padded weights are a new tensor, laid out as the plan wants it (poplibs
     lib/poplin/Convolution.cpp, convolutionPreprocess and rearrangeWeights).
     """
     if chosen.cut_channels and weights.users > MOST_VIEWS:
@@ -172,7 +173,7 @@ def _pad_weights(m: Lowering, chosen: Plan, weights: Operand) -> None:
 
 
 def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> None:
-    """Send every tile what it multiplies, and multiply."""
+    """Send every tile the operands that it multiplies, and multiply them."""
     chip, cost, is_conv = m.chip, chosen.cost, isinstance(m.task.params, Conv)
     exchange, copied = cost.weights, 0
     if data.ready:
@@ -201,7 +202,7 @@ def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> Non
 
 
 def _regroup_channels(m: Lowering, x: Placed, wanted: int) -> None:
-    """Bring as many channels of a convolution's input together as the plan wants.
+    """Regroup a convolution's input so that `wanted` channels are adjacent in memory.
 
     Blocks are transposed where neighbours along rows sit together, if both groups are multiples of
     a grain (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan).
@@ -219,9 +220,10 @@ def _regroup_channels(m: Lowering, x: Placed, wanted: int) -> None:
 def _temp_bytes(m: Lowering, chosen: Plan, data: Operand, arranged_bytes: int) -> int:
     """Bytes of the fullest tile that live during a planned operation only, its output left out.
 
-    While the vertex runs: what was received of inputs and weights, its share of weights that were
-    turned before, and the partials; while the partials are reduced or cast: the partials and the
-    output. Rearrangements and serial splits need what the planner reckons with (ConvModel.cpp).
+    While the vertex runs, these are received inputs and weights, operands that were rearranged
+    before (`arranged_bytes`), and the partials; while the partials are reduced or cast, the
+    partials and the output. Of rearrangements and serial splits the planner's bytes are taken
+    (ConvModel.cpp).
     """
     cost, split = chosen.cost, chosen.split
     output = cost.outputs * element_bytes(m.made.dtype)
