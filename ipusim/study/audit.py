@@ -1,7 +1,7 @@
 """What published documents say about themselves and about each other.
 
-Computed from published rows and run configurations alone; nothing here is predicted. What
-expressions of their columns can say stands in ``data/audits.toml``.
+Computed from published rows and run configurations alone; nothing here is predicted. What is
+arithmetic on the numbers of one row stands in ``data/audits.toml``.
 """
 
 from itertools import combinations
@@ -16,19 +16,18 @@ from ipusim.study.data.published import PublishedRow, by_metric, frame_of, load_
 from ipusim.study.view import view
 
 FILE = "audits.toml"
+CLOCK_TOLERANCE = 0.10
+"""A ratio of two chips that differs by more from the ratio of their clocks is more than clock."""
+CONFLICT_PERCENT = 5.0
+"""Two documents that differ by more on one configuration disagree."""
 _IN_FLIGHT = ["batches_by_printed_label", "batches_as_run"]
 
 
 def table(name: str) -> pd.DataFrame:
     """Return a table of ``data/audits.toml``."""
     spec = read_tables(FILE)[name]
-    if "of" in spec:
-        frame = table(spec["of"])
-    elif "documents" in spec:
-        frame = _throughputs(*spec["documents"])
-    else:
-        rows = load_rows(study=spec["study"], table=spec.get("table"))
-        frame = by_metric(rows, *spec["metrics"])
+    rows = load_rows(study=spec["study"], table=spec.get("table"))
+    frame = by_metric(rows, *spec["metrics"])
     for needed in spec.get("run", ()):
         frame[needed] = [getattr(run, needed) for run in frame["run"]]
     return view(frame, spec).reset_index(drop=True)
@@ -90,6 +89,13 @@ def _throughputs(*studies: str) -> pd.DataFrame:
     )
 
 
+def little_groups() -> pd.DataFrame:
+    """Group Little's law, with the batch as run, by framework and platform."""
+    groups = table("littles_law").groupby(["framework", "system"])
+    batches = groups["batches_as_run"].agg(rows="size", least="min", median="median", largest="max")
+    return batches.assign(labels_differ=groups["label_differs"].sum()).reset_index()
+
+
 def batch_labels() -> pd.DataFrame:
     """List the rows whose printed batch is not the one that their recipe gives.
 
@@ -105,6 +111,58 @@ def batch_labels() -> pd.DataFrame:
     shown = ["row_id", "table", "label", "printed_batch", "run_batch", "run_over_printed"]
     shown += [*_IN_FLIGHT, "confidence"]
     return frame.query("printed_batch != run_batch")[shown].reset_index(drop=True)
+
+
+def scaling_efficiency() -> pd.DataFrame:
+    """Compute throughput per IPU over that of the smallest system with the same configuration.
+
+    Above 100 % is what more chips of the same program cannot give.
+    """
+    frame = _throughputs("results", "argonne")
+    groups = frame.groupby(["study", "kind", "chip", "words"], sort=False)
+    # of several rows on one system it is not told which of them scales
+    scales = groups["ipus"].transform("nunique") == groups["ipus"].transform("size")
+    frame = frame.assign(group=groups.ngroup(), each=frame["value"] / frame["ipus"])[scales]
+    frame = frame.sort_values(["group", "ipus"], ignore_index=True)
+    smallest = frame.groupby("group").transform("first")
+    efficiency = 100.0 * frame["value"] / frame["ipus"] / smallest["each"]
+    shown = frame[["row_id", "label"]].assign(
+        smallest=smallest["system"],
+        efficiency_percent=efficiency,
+        same_batch=frame["printed_batch"] == smallest["printed_batch"],
+        above_100=efficiency > 100.0,
+    )
+    return shown[frame.duplicated("group")].reset_index(drop=True)
+
+
+def bow_over_classic() -> pd.DataFrame:
+    """Compare rows that print the same but for the chip with the ratio of the clocks."""
+    frame, same = _throughputs("results"), ["kind", "ipus", "printed_batch", "words"]
+    frame = frame[~frame.duplicated([*same, "chip"], keep=False)]
+    bow, classic = (frame[frame["chip"] == chip] for chip in ("Bow", "GC200"))
+    pairs = bow.merge(classic, on=same, suffixes=("", "_classic"))
+    shown = pairs[["row_id", "row_id_classic", "kind", "label"]].assign(
+        ratio=pairs["value"] / pairs["value_classic"],
+        clock_ratio=pairs["clock_hz"] / pairs["clock_hz_classic"],
+    )
+    shown.columns = ["bow_row", "classic_row", "table", "label", "ratio", "clock_ratio"]
+    off = shown["ratio"] / shown["clock_ratio"] - 1.0
+    reading = np.select([off.abs() <= CLOCK_TOLERANCE, off > 0], ["clock", "above"], "below")
+    return shown.assign(reading=reading)
+
+
+def document_conflicts() -> pd.DataFrame:
+    """Compare slides and results page on one model, platform, framework and, if printed, batch."""
+    same = ["model", "mode", "system", "framework"]
+    pairs = _throughputs("argonne").merge(_throughputs("results"), on=same, suffixes=("", "_page"))
+    batch, other = pairs["printed_batch"], pairs["printed_batch_page"]
+    pairs = pairs[(batch == other) | (batch == 0) | (other == 0)]
+    shown = pairs[["row_id", "row_id_page", "label_page", "value", "value_page"]]
+    shown = shown.set_axis(["slides_row", "page_row", "label", "slides", "page"], axis=1)
+    shown = shown.reset_index(drop=True)
+    difference = 100.0 * (shown["page"] / shown["slides"] - 1.0)
+    disagree = difference.abs() > CONFLICT_PERCENT
+    return shown.assign(difference_percent=difference, disagree=disagree)
 
 
 def repeated_values() -> pd.DataFrame:

@@ -3,14 +3,32 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ipusim.errors import StudyError
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
-NAMED = {"hit": HIT_PERCENT, "near": NEAR_PERCENT, "tolerance_percent": 5.0}
-"""What expressions may name with an @: bands of verdicts, and by how much the work of a row may
-differ from that of most rows (`ipusim.study.audit.tamu_work`)."""
+
+def _lines(column: pd.Series) -> np.ndarray:
+    """Return the numbers of the lines, from 0."""
+    return np.arange(len(column))
+
+
+def _as_they_come(column: pd.Series) -> np.ndarray:
+    """Return a number for each value, in the order in which the values first stand in the lines."""
+    return pd.factorize(column)[0]
+
+
+NAMED = {
+    "hit": HIT_PERCENT,
+    "near": NEAR_PERCENT,
+    "tolerance_percent": 5.0,
+    "lines": _lines,
+    "as_they_come": _as_they_come,
+}
+"""What expressions may name with an @: bands of verdicts, by how much the work of a row may differ
+from that of most rows (`ipusim.study.audit.tamu_work`), and two functions of a column."""
 
 
 def values(rows: pd.DataFrame, wanted: Any) -> Any:
@@ -40,8 +58,8 @@ def words(text: str, rows: pd.DataFrame) -> str:
 def view(frame: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
     """Return the lines of which ``only`` is true, in the order of the values of ``sort``.
 
-    They get columns by ``with``, then by ``make``, one after the other. In the end those lines stay
-    of which ``keep`` is true, and where there is a ``make`` no other columns.
+    They get columns by ``with``, then by ``make``, one after the other; where there is a ``make``,
+    no other columns stay.
     """
     if "only" in spec:
         frame = frame[values(frame, spec["only"]).astype(bool)]
@@ -52,6 +70,4 @@ def view(frame: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
     made = spec.get("make", {})
     for name, wanted in (spec.get("with", {}) | made).items():
         frame = frame.assign(**{name: values(frame, wanted)})
-    if "keep" in spec:
-        frame = frame[values(frame, spec["keep"]).astype(bool)]
     return frame[list(made)] if made else frame

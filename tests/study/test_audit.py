@@ -12,7 +12,7 @@ def by_id(frame, column="row_id"):
 
 
 def test_one_column_holds_latencies_of_several_meanings():
-    groups = audit.table("little_groups").set_index(["framework", "system"])
+    groups = audit.little_groups().set_index(["framework", "system"])
     popart = groups.loc[("PopART", "IPU-M2000")]
     assert 0.97 <= popart["least"] <= popart["largest"] <= 1.01  # one serial batch
     queued = groups.loc[("TensorFlow1", "IPU-M2000")]
@@ -31,7 +31,7 @@ def test_wrong_batch_labels_are_found_and_confirmed_by_latency():
 
 
 def test_scaling_above_one_hundred_percent_is_found():
-    scaling = by_id(audit.table("scaling_efficiency"))
+    scaling = by_id(audit.scaling_efficiency())
     dino = scaling.loc["results.training.055"]
     assert dino["efficiency_percent"] == pytest.approx(100 * 3437 / 696 / 4)
     assert dino["above_100"]
@@ -46,7 +46,7 @@ def test_scaling_above_one_hundred_percent_is_found():
 
 
 def test_ratios_of_the_chips_are_set_beside_that_of_the_clocks():
-    pairs = by_id(audit.table("bow_over_classic"), "bow_row")
+    pairs = by_id(audit.bow_over_classic(), "bow_row")
     slower = pairs.loc["results.inference.012"]
     assert slower["ratio"] == pytest.approx(46174 / 49816)
     assert slower["reading"] == "below"
@@ -69,7 +69,7 @@ def test_throughput_times_time_gives_the_items():
 
 
 def test_documents_that_disagree_are_named():
-    conflicts = by_id(audit.table("document_conflicts"), "slides_row")
+    conflicts = by_id(audit.document_conflicts(), "slides_row")
     assert len(conflicts) == 10
     assert conflicts.loc["argonne.results.07", "difference_percent"] == pytest.approx(
         34.56, abs=0.01

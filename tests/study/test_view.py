@@ -25,8 +25,17 @@ def test_lines_are_ordered_by_values_and_stay_in_turn_where_these_are_equal():
 
 
 def test_a_table_that_is_made_has_no_other_columns():
-    made = {"with": {"y": "2 * x"}, "make": {"kind": "kind", "z": "y + 1"}, "keep": "y > 2"}
+    made = {"with": {"y": "2 * x"}, "make": {"kind": "kind", "z": "y + 1"}, "only": "x > 1"}
     assert view(FRAME, made).to_dict("list") == {"kind": ["b", "a"], "z": [5, 9]}
+
+
+def test_lines_are_counted_and_values_numbered_as_they_come():
+    frame = pd.DataFrame({"kind": ["b", "a", "b", "c"]}, index=[3, 1, 2, 0])
+    assert list(values(frame, "@lines(kind)")) == [0, 1, 2, 3]
+    assert list(values(frame, "10 * @as_they_come(kind)")) == [0, 10, 0, 20]
+    ordered = view(frame, {"sort": ["@as_they_come(kind)"], "with": {"at": "@lines(kind)"}})
+    assert list(ordered["kind"]) == ["b", "b", "a", "c"]
+    assert list(ordered["at"]) == [0, 1, 2, 3]
 
 
 def test_without_a_word_the_table_is_itself():

@@ -129,7 +129,7 @@ def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     Of the predicted pairs that print the same (model, variant, framework, batch) on as many IPUs
     and were run the same way (``same_run`` of `FILE`); ``within`` is within 10 %.
     """
-    pairs = audit.table("bow_over_classic")
+    pairs = audit.bow_over_classic()
     predicted = frame[frame["status"] == PREDICTED].set_index("row_id")["calibrated"]
     bow, classic = (pairs[name] for name in ("bow_row", "classic_row"))
     runs, same = rows_by_id(), attrgetter(*read_tables(FILE)["same_run"])
