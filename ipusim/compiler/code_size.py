@@ -124,7 +124,7 @@ def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
 
 def _per_kib(op: LoweredOp, step: Superstep) -> int:
     """Return the bytes of exchange code for every KiB that a step receives."""
-    # What is rearranged by exchange alone, not transposed on tiles first, comes in pieces.
+    # An operand that is rearranged without a transposition on tiles first arrives in pieces.
     rearranges = step.vertex == "copy" and op.kind in ("conv", "layout")
     alone = rearranges and all(other.vertex != TRANSPOSE for other in op.steps)
     if op.kind == "gather" or alone:

@@ -37,8 +37,8 @@ from ipusim.errors import ConfigError
 from ipusim.machine import Chip
 
 DEFAULT_GROUPING = 16
-"""Channels that sit together in memory where no plan says otherwise (poplibs: what convolutions
-produce and read, partialChansPerGroup and weights per conv unit)."""
+"""Channels that are adjacent in memory where no plan says otherwise (poplibs: the groups in which
+convolutions write and read, partialChansPerGroup and weights per conv unit)."""
 
 
 OFFSET_BYTES = 4
@@ -147,7 +147,7 @@ class Emitter:
 
     @contextmanager
     def holding(self, temp_bytes: int) -> Iterator[None]:
-        """Within this context so many bytes of a tile live beside what steps need themselves."""
+        """Within this context so many bytes more of a tile live during every step."""
         self.held_bytes += temp_bytes
         yield
         self.held_bytes -= temp_bytes
@@ -384,8 +384,8 @@ class Emitter:
     def reduce(self, function: str, x: Placed, *dims: int, out: str = "", name: str = "") -> None:
         """Reduce some dimensions, the last by default, into type `out`, x's by default.
 
-        The function is "add", "square_add", "max", "min" or "mul"; the name is what is reduced, set
-        before the names of the steps.
+        The function is "add", "square_add", "max", "min" or "mul"; `name`, of the tensor that is
+        reduced, is put before the names of the steps.
         """
         for stage in self.reduction(function, x, *dims, out=out):
             self.run(stage, f"{name}, {stage.name}" if name else stage.name)

@@ -208,7 +208,7 @@ def _lives(graph: Graph, tiles_of: Mapping[str, int], chip_tiles: int) -> list[_
 
 
 def _living(lives: Iterable[_Life], size: Callable[[_Life], int], ops: int) -> list[int]:
-    """Return how much lives during each of so many operations."""
+    """Return the sum of sizes of the tensors that live during each of so many operations."""
     changes = [0] * (ops + 2)
     for life in lives:
         changes[life.first] += size(life)

@@ -11,7 +11,7 @@ class Superstep(NamedTuple):
 
     Cycles are those of one of the `repeats` (serial splits): sync and control code, exchange,
     on-tile copies, vertices. `exchange_bytes` are received by the tile that receives most, per
-    repeat; `temp_bytes` of a tile live during this step only.
+    repeat; `temp_bytes` live on a tile during this step besides tensors of the graph.
     """
 
     name: str

@@ -85,23 +85,23 @@ def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) ->
     parts = _alike_outputs(begin % below, stop, inner, run)
     moved = 0 if reduced else outputs
     if first * moved:
-        parts = _moved(parts, first * moved)
+        parts = _shifted(parts, first * moved)
     if whole > 0:
         partials = below // outputs
         times, width = (whole, outputs) if reduced else (1, whole * outputs)
         low = (first + 1) * moved
         parts.append((low, low + width, run, times * partials // run, times * partials))
     if last > first:
-        parts += _moved(_alike_outputs(0, end - last * below, inner, run), last * moved)
-    return _together(parts) if reduced and len(parts) > 1 else parts
+        parts += _shifted(_alike_outputs(0, end - last * below, inner, run), last * moved)
+    return _merged(parts) if reduced and len(parts) > 1 else parts
 
 
-def _moved(parts: list[_Alike], by: int) -> list[_Alike]:
+def _shifted(parts: list[_Alike], by: int) -> list[_Alike]:
     """Return the same with all outputs numbered `by` higher."""
     return [(low + by, high + by, first, runs, count) for low, high, first, runs, count in parts]
 
 
-def _together(parts: list[_Alike]) -> list[_Alike]:
+def _merged(parts: list[_Alike]) -> list[_Alike]:
     """Merge parts, given in memory order, so that each output occurs once with all its runs."""
     found = []
     for begin, end in pairwise(sorted({edge for one in parts for edge in one[:2]})):

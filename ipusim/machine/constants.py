@@ -1,4 +1,4 @@
-"""Reading what has sources: hardware, stacks, frameworks; every value with its unit and trust."""
+"""Data in which every value has a source: hardware, stacks, frameworks; with unit and trust."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES = ("chips", "systems", "hosts", "links", "power", "gpus", "gpu_nodes")
 """Names of the files under data/hardware, without their ending."""
 
 _PARTS = ("value", "unit", "source", "label")
-"""What an entry of data/hardware says; a property of a stack or framework, value and source."""
+"""Keys of an entry of data/hardware; a property of a stack or framework has value and source."""
 
 _COSTS = ("cycles", "s", "W", "pJ/B", "pJ/FLOP", "processes")
 """Units in which 0 is a valid value, a cost of nothing.

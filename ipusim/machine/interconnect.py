@@ -43,7 +43,7 @@ def replica_rings(
 
     One ring lies over IPU-Links, a second one over GW-Links where the replicas reach beyond the
     chips that IPU-Links join; a single replica has no ring. `ConfigError` if a replica does not
-    fit the chips that IPU-Links join, or the replicas fill the racks unevenly.
+    fit the chips that IPU-Links join, or replicas, or groups of `apart`, fill the racks unevenly.
 
     Replicas of one chip lie on a ring along the periphery of the ladder, up one rail and down the
     other, so a rail is the narrowest part; two of them share a rung (poplibs
@@ -102,7 +102,7 @@ def _ipu_link_ring(system: System, members: int, ipus_per_replica: int, apart: i
 
 
 def _gw_link_ring(system: System, members: int, ipus_per_replica: int) -> Ring:
-    """Return the ring over GW-Links; the active chips of a machine share its links."""
+    """Return the ring over GW-Links, which a machine's chips share, one of each replica."""
     sharing = max(1, system.ipus_per_machine // ipus_per_replica)
     rate = system.gw_links_per_machine * system.gw_link.effective_bytes_per_s / sharing
     return Ring(

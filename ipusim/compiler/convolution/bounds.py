@@ -15,7 +15,7 @@ from ipusim.kernel_cache import njit
 
 @njit(cache=True)
 def serial_floor(problem: np.void, work: np.void) -> int:
-    """Cycles of the arithmetic on all tiles, copies and slices; grows with either serial split."""
+    """Least cycles of arithmetic on all tiles, copies, slices; grows with each serial split."""
     split, totals = work.split, work.totals
     serial = split.in_serial * split.out_serial
     copies = totals.copy_floor // problem.tiles
@@ -71,8 +71,8 @@ def tile_cycles_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
 def cycles_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
     """Cycles that no completion of the split can beat if a tile gets at least the part.
 
-    ``part.tiles_used`` and ``part.weight_users`` are the most and the fewest possible; the
-    rest is the least. Terms that alone exceed the best end it.
+    ``part.tiles_used`` is the largest possible number, all other fields of the part the smallest.
+    Where the first terms alone exceed the best cost, the others are not added.
     """
     totals, split, part = work.totals, work.split, work.part
     in_bytes, exchange = problem.in_bytes, problem.exchange_bytes
@@ -117,7 +117,7 @@ def cycles_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
 
 @njit(cache=True, inline="always")
 def bytes_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
-    """Temporary bytes of a tile that gets at least the part: what it computes with and rearranges.
+    """Temporary bytes of a tile that gets at least the part: to compute with and to rearrange.
 
     ``part.tiles_used`` is the most possible; ``part.columns`` is 0 until the field is split.
     """
@@ -140,7 +140,7 @@ def bytes_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
     copied = (2 * totals.most_copied // part.tiles_used - 1) * problem.out_bytes
     most = max(computing, copied, arranged)
     if problem.broadcast_allowed and split.out_serial > 1:
-        # Inputs may be copied once for all serial parts: in the way then but once, and kept.
+        # Inputs may be copied once for all serial parts: they count once, not twice, but are kept.
         copied = 2 * totals.most_copied - totals.in_copied
         copied = (copied // part.tiles_used - 1) * problem.out_bytes
         kept = totals.copy_in // part.tiles_used * problem.out_bytes
@@ -150,10 +150,10 @@ def bytes_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
 
 @njit(cache=True)
 def least_bytes(problem: np.void, vertex: np.void, work: np.void, serial_splits: bool) -> int:
-    """Temporary bytes of a tile however the work is split: all tiles rearrange their share of it.
+    """Temporary bytes of a tile at the least, however the work is split: its share of the copies.
 
-    With `serial_splits` channels are computed in parts, of which an input copied once may serve
-    all.
+    With `serial_splits` channels are computed in parts, which may share inputs that are copied
+    once.
     """
     part, split = work.part, work.split
     part.group_grains = part.positions = part.in_positions = part.columns = 0

@@ -170,8 +170,8 @@ def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
     if problem.executing:
         own = part.own_positions * in_chans * groups // split.out_chans
         if in_exchange > exchange:
-            # Neighbours hold as much each, and what the other lacks of it comes to that one alone:
-            # at half of the rate it takes as long as if neither held any.
+            # Each of two neighbours holds a share of its own; the other has to receive it alone, at
+            # half of the rate of the bus. That takes as long as if neither held any.
             own = 0
     cost.input = -(-(inputs - own) * in_bytes // in_exchange)
     cost.weights = -(-(weights - weights // part.weight_users) * in_bytes // exchange)
@@ -229,7 +229,7 @@ def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
 
 @njit(cache=True, inline="always")
 def _fill_copies(problem: np.void, work: np.void) -> tuple[int, int]:
-    """Fill the rearrangement terms; return the bytes of the largest and of the input's."""
+    """Fill the terms of rearrangements; return the bytes of the largest, and of the input's."""
     totals, cost, used = work.totals, work.cost, work.part.tiles_used
     exchange, element = problem.exchange_bytes, problem.out_bytes
     if problem.era >= ERA_2_4:

@@ -118,11 +118,11 @@ def _search(
 
 @njit(cache=True)
 def fill_partials(problem: np.void, vertex: np.void, work: np.void) -> None:
-    """Fill how the partials of the fullest tile lie in their tensor, which all tiles share.
+    """Fill `partials` of the fullest tile and their contiguous `run` in the tensor of all partials.
 
-    Channels that sit together are innermost, then field, batch, groups of channels, and groups
-    (poplibs lib/poplin/Convolution.cpp, getPartialOutputShape); a run ends with the innermost
-    dimension of which the tile has a part only.
+    Channels of a group are innermost there, then field, batch, channel groups, and convolution
+    groups (poplibs lib/poplin/Convolution.cpp, getPartialOutputShape); a run ends with the
+    innermost dimension of which the tile has a part only.
     """
     totals, split = work.totals, work.split
     outer, middle, inner = split.dims[0], split.dims[1], split.dims[2]

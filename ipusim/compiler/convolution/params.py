@@ -49,7 +49,7 @@ class Operand(NamedTuple):
     pad_high: int = 0
     flip: bool = False
 
-    def turned(self) -> Self:
+    def mirrored(self) -> Self:
         """Return the operand reversed, its padding included."""
         return self._replace(flip=not self.flip, pad_low=self.pad_high, pad_high=self.pad_low)
 
@@ -123,9 +123,9 @@ class Dim(NamedTuple):
 @lru_cache(maxsize=4096)
 def swapped(dim: Dim) -> Dim:
     """Return a dimension with input and kernel exchanged."""
-    extra, data = dim.data.extent - dim.kernel.extent, dim.kernel.turned()
+    extra, data = dim.data.extent - dim.kernel.extent, dim.kernel.mirrored()
     data = data._replace(pad_low=data.pad_low + extra, pad_high=data.pad_high + extra)
-    return canonical(dim._replace(data=data, kernel=dim.data.turned()))
+    return canonical(dim._replace(data=data, kernel=dim.data.mirrored()))
 
 
 @lru_cache(maxsize=4096)
@@ -190,7 +190,7 @@ def canonical(dim: Dim) -> Dim:
     dim = dim._replace(data=_cut(dim.data, *uses(dim)[0]))
     dim = dim._replace(kernel=_cut(dim.kernel, *uses(dim)[1]))
     dim = _trim_low(dim)
-    dim = _turned(_trim_low(_turned(dim)))
+    dim = _mirrored(_trim_low(_mirrored(dim)))
     return dim._replace(data=_settled(dim.data), kernel=_settled(dim.kernel))
 
 
@@ -219,11 +219,11 @@ def _trim_low(dim: Dim) -> Dim:
     )
 
 
-def _turned(dim: Dim) -> Dim:
+def _mirrored(dim: Dim) -> Dim:
     """Mirror a dimension, so that lower ends become upper ends."""
     return Dim(
-        dim.data.turned(),
-        dim.kernel.turned(),
+        dim.data.mirrored(),
+        dim.kernel.mirrored(),
         dim.cut_high,
         dim.cut_low,
         dim.stride,

@@ -179,7 +179,7 @@ _AHEAD: ContextVar[_Ahead] = ContextVar("searches under way", default=MappingPro
 
 
 def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> _Search:
-    """Return what is to be searched for the plans of some convolutions."""
+    """Return the records in which a search for plans of some convolutions begins."""
     works = empty_works(len(asked), rules.temporary_bytes(chip.bytes_per_tile))
     works["pruned"], works["tile_bytes"] = 1, chip.bytes_per_tile
     transforms: list[Transform] = []
@@ -263,7 +263,7 @@ def plan_layer(asked: ConvPass, chip: Chip, rules: PlannerRules) -> LayerPlans:
     """Return the plans of a layer, whose forward product, of kind "fc_training", is `asked` for.
 
     The joint plans of tag 1.0.136, which did not exchange operands, are not modelled: that era gets
-    three plans.
+    three plans, and so do operands whose elements are not of the result's size.
     """
     separate = [plan(one, chip, rules) for one in layer_passes(asked)]
     if rules.era != ERA_1_0 and asked.in_bytes == asked.out_bytes:

@@ -24,9 +24,9 @@ from ipusim.kernel_cache import njit
 
 @njit(cache=True)
 def next_split(size: int, split: int, coarse: bool) -> int:
-    """Smallest larger divisor that changes ceil(size / divisor); size + 1 when there is none.
+    """Smallest larger split that changes ceil(size / split); size + 1 when there is none.
 
-    `coarse` leaves out splits that are neither even nor powers of two.
+    `coarse` leaves out splits that neither divide `size` nor are powers of two.
     """
     while True:
         share = -(-size // split)
@@ -45,7 +45,7 @@ def next_divisor(number: int, divisor: int) -> int:
         if number % divisor == 0:
             return divisor
         divisor += 1
-    # Above the root, what a divisor leaves is found sooner than the divisor.
+    # Above the root, the cofactor of a divisor is found sooner than the divisor.
     left = number // divisor
     while left > 0:
         if number % left == 0:
@@ -56,7 +56,7 @@ def next_divisor(number: int, divisor: int) -> int:
 
 @njit(cache=True)
 def next_serial_split(channels: int, grains: int, split: int, era: int) -> int:
-    """Next number of parts in which channels may be computed one after the other.
+    """Next number of serial parts of channels, which are computed one after the other.
 
     Until SDK 3.0 parts were equal, since then the last may be smaller (poplibs
     ``lib/poplin/ConvModel.cpp``, constructModel, tags sdk/poplar/2.5.1 and 3.0.0). Start from 0;
@@ -87,7 +87,7 @@ def next_channel_split(grains: int, split: int, serial: int, coarse: bool) -> in
 
 @njit(cache=True)
 def _first_channel_split(grains: int, serial: int, whole: bool, coarse: bool) -> int:
-    """First split for `next_channel_split`; `whole` leaves one grain to a tile."""
+    """First split for `next_channel_split`; with `whole` the one that leaves a tile one grain."""
     if not whole:
         return next_channel_split(grains, NOTHING, serial, coarse)
     return grains // serial if grains % serial == 0 else grains + 1
@@ -104,7 +104,7 @@ def search_vertex(problem: np.void, vertex: np.void, work: np.void, serial_split
     prunes = work.pruned and not work.minimise_memory
     if not fill_grains(problem, vertex, work):
         return
-    # No copy and no split makes up for it.
+    # Copies and splits only add to the arithmetic.
     if prunes and totals.arithmetic // problem.tiles > work.best_cycles:
         return
     fill_copies(problem, vertex, work)
@@ -135,7 +135,7 @@ def search_vertex(problem: np.void, vertex: np.void, work: np.void, serial_split
 
 @njit(cache=True)
 def _may_improve(problem: np.void, vertex: np.void, work: np.void) -> bool:
-    """Whether a completion of the split that leaves at least the part to a tile may be the best."""
+    """Whether the split, completed so that a tile gets at least `work.part`, may be the best."""
     if not work.pruned:
         return True
     most_bytes = work.temp_limit
@@ -150,9 +150,9 @@ def _may_improve(problem: np.void, vertex: np.void, work: np.void) -> bool:
 def _may_leave(
     problem: np.void, vertex: np.void, work: np.void, positions: int, users: int
 ) -> bool:
-    """Whether a split may be the best that leaves so many positions to a tile, or more.
+    """Whether the split may be the best if a tile gets at least so many positions.
 
-    At least so many tiles are `users` of the same weights.
+    `users` is the least number of tiles that use the same weights.
     """
     part = work.part
     part.positions, part.weight_users, part.tiles_used = positions, users, problem.tiles
@@ -184,7 +184,7 @@ def _evaluate(problem: np.void, vertex: np.void, work: np.void) -> None:
 
 @njit(cache=True, inline="always")
 def _search_groups(problem: np.void, vertex: np.void, work: np.void, floor: int) -> None:
-    """Loop over splits of groups, kernel and input channels, all of at least `floor` cycles."""
+    """Loop over splits of groups, kernel and input channels; `floor` is `serial_floor`."""
     totals, split, part, tiles = work.totals, work.split, work.part, problem.tiles
     outer, middle = problem.dims[0].kernel, problem.dims[1].kernel
     in_grains = totals.in_grains
@@ -223,9 +223,9 @@ def _search_groups(problem: np.void, vertex: np.void, work: np.void, floor: int)
 
 @njit(cache=True, inline="always")
 def _least_outputs(problem: np.void, work: np.void, out_grains: int, tiles: int) -> None:
-    """Fill the part with the least outputs of a tile, channels and field split over `tiles`.
+    """Fill the part with the fewest outputs that a tile can get: a share of all on `tiles` tiles.
 
-    Few channels with many positions are the cheaper form of the same number of outputs.
+    Of the forms of that share, few channels with many positions are the cheapest.
     """
     totals, part = work.totals, work.part
     share = -(-out_grains * totals.positions // tiles)

@@ -1,4 +1,4 @@
-"""What an operation and a vertex type imply before any split, as compiled kernels."""
+"""Totals that follow from an operation and a vertex type before any split; compiled kernels."""
 
 import numpy as np
 
@@ -93,7 +93,7 @@ def _arithmetic_floor(problem: np.void, vertex: np.void, work: np.void, taps: in
 
 @njit(cache=True)
 def fill_copies(problem: np.void, vertex: np.void, work: np.void) -> None:
-    """Fill what is rearranged between the neighbours' layout and the plan's.
+    """Fill the elements and rates of rearrangements between a plan's layout and its neighbours'.
 
     Five cycles for every three or four chunks (poplibs ConvModel.cpp, addTransformCycleEstimate).
     """
@@ -134,7 +134,7 @@ def fill_copies(problem: np.void, vertex: np.void, work: np.void) -> None:
     totals.move_out = 1 if moved_out else 0
 
     # Training forward passes reckon with the transpose of the weights in the backward pass, whose
-    # blocks are small unless whole conv units' worth of output channels sit together.
+    # blocks are small unless output channel groups are multiples of the weights of a conv unit.
     small = problem.regroup_weights and out_per % problem.weights_per_unit != 0
     apart = small and not copies_weights and not problem.executing
     totals.regroup_weights = totals.weights if apart else 0

@@ -86,9 +86,9 @@ def transforms_of(asked: ConvPass, chip: Chip, rules: PlannerRules) -> list[Tran
     given = _given(asked, chip, rules)
     whole = asked.params.without_dilation()
     for swap in (False, True):
-        turned = whole.swapped() if swap else whole
-        views = turned.in_channels, turned.out_channels
-        for way in _ways(turned.dims, turned.batch, rules.era):
+        params = whole.swapped() if swap else whole
+        views = params.in_channels, params.out_channels
+        for way in _ways(params.dims, params.batch, rules.era):
             batch, deeper, wider = way.sizes
             in_chans, out_chans = views[0] * deeper, views[1] * wider
             for factor in (1, *_combine_factors(asked, in_chans)):

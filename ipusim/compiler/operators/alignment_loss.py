@@ -92,7 +92,7 @@ def _plans(op: AlignmentLoss, chip: Chip) -> Iterator[CtcPlan]:
 
 
 def _plan(op: AlignmentLoss, parts: tuple[int, int, int], blank_apart: bool, chip: Chip) -> CtcPlan:
-    """Return what a split into parts of batch, time and labels costs."""
+    """Return the plan of a split into parts of batch, time and labels, with its costs."""
     batch, time, label = parts
     # With an odd number of parts one direction waits for the other in the middle.
     loop = ceil_div(op.steps, time) * (time + time % 2) // 2

@@ -15,7 +15,7 @@ from ipusim.workload.graph import Conv
 def conv_pass(
     op: Conv, dtype_bytes: int, operand_bytes: int = 0, *, training: bool = False
 ) -> planner.ConvPass:
-    """Return what the planner needs to know of a convolution, in a training graph or not."""
+    """Return a convolution as the planner takes it, in a training graph or not."""
     inference = op.pass_kind == "forward" and not training
     kind = "conv" if inference else f"conv_{op.pass_kind}"
     return planner.ConvPass.of(kind, op, dtype_bytes, operand_bytes)

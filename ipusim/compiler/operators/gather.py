@@ -6,7 +6,7 @@ to be spread evenly over the table, as the planner takes them; IPUModel instead 
 as if one worker of each tile found it (``hottest`` 1).
 
 Elements of a row, rows of the table and indices can each be split (embedding::plan). Up to tag
-sdk/poplar/2.0.0 the plan that needs least memory wins, what stays counting tenfold; at tag
+sdk/poplar/2.0.0 the plan that needs least memory wins, bytes that stay counting tenfold; at tag
 sdk/poplar/2.4.0 the one that takes the fewest cycles, with a fee for tables that are not spread
 evenly. All splits are weighed at once, as numpy arrays. Several tables of one size with indices of
 their own form groups, which tag sdk/poplar/3.0.0 shares out over the tiles before anything else; a

@@ -213,7 +213,7 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
 
 @lru_cache(maxsize=512)
 def plan_pool(asked: PoolPass, chip: Chip) -> tuple[PoolPass, PoolPlan]:
-    """Return how popnn would split one pass, and the pass as it is split."""
+    """Return one pass with the dimensions merged that popnn merges, and how it is split."""
     grain = vector_width(asked.dtype, chip)
     finest = asked.gathered(grain)
     channels = finest.op.channels
@@ -241,9 +241,9 @@ def pool(m: Lowering, op: Pool, *inputs: Placed) -> TensorLayout:
 
 
 def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None = None) -> int:
-    """Run one pass on a tensor in groups of channels; return those of the result.
+    """Run one pass on a tensor with a grouping of channels; return the grouping of the result.
 
-    The gradient of a maximum also reads what was pooled, whose groups are those of `acts`.
+    The gradient of a maximum also reads the input of the forward pass, whose grouping is `acts`.
 
     A window that covers the field is a reduction (Pooling.cpp, substPoolingWithReduction), and the
     gradient of its average a broadcast (substPoolingGradientWithBroadcast). Other averages scale
@@ -275,9 +275,9 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
 
 
 def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
-    """Run the planned vertex; return the channels that sit together in its result.
+    """Run the planned vertex; return the grouping of channels of its result.
 
-    Windows that come in other groups of channels are rearranged, each input on its own.
+    Inputs that arrive in another grouping are rearranged, each by itself.
     """
     op, chip = asked.op, m.chip
     split, plan = plan_pool(asked, chip)
@@ -289,7 +289,8 @@ def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
     out_bytes = prod(part.field) * planes * size
     windows = [(in_bytes, asked.grouping)]
     if asked.is_grad:
-        # The gradient lies as the result does; of what was pooled the outputs' places are read.
+        # The gradient lies like the forward result, which is read too; of the forward input, the
+        # elements at the places of this pass's outputs are.
         windows += [*windows, (out_bytes, acts or asked.grouping)]
     received = sum(each for each, _ in windows)
     copied = sum(

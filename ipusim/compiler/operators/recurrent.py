@@ -53,7 +53,7 @@ def recurrent(m: Lowering, op: Recurrent, *_: Placed) -> tuple[TensorLayout, ...
     (_backward if op.backward else _forward)(cell, op)
     m.known = {
         "plan": "; ".join(one.plan for one in cell.products),
-        # Code is told apart by the first product alone.
+        # The code of a recurrent layer is identified by its first product alone.
         "codelet": cell.products[0].codelet,
         "temp_bytes": max(one.temp_bytes for one in (*cell.products, *m.steps)),
         "interleaved_bytes": max(one.interleaved_bytes for one in cell.products),
@@ -186,8 +186,8 @@ def _backward(cell: Cell, op: Recurrent) -> None:
         else:
             cell.slice("slice previous output", cell.state)
             _gru_gradient(cell, op)
-        # What is passed on goes to the states' tiles, where the gates' gradients are kept; copies
-        # that follow each other share one exchange.
+        # The gradients for the next round are sent to the states' tiles, where those of the gates
+        # are kept; copies that follow each other share one exchange.
         moved = cell.bytes(cell.state) + (cell.bytes(cell.data) if op.input_gradient else 0)
         copied = cell.bytes(cell.state, op.gates) if interval != 1 else 0
         m.copy("pass on", received=moved, cycles=copy_cycles(copied, m.chip))

@@ -165,7 +165,7 @@ class Cell:
         self.m.slice(name, states * layout.per_tile, self.dtype)
 
     def receive(self, states: int) -> None:
-        """Bring what a product computed to the tiles of the states."""
+        """Send the result of a product, of `states` states, to the tiles of the states."""
         self.m.copy("units to states", received=self.bytes(self.state, states))
 
     def keep(self, name: str, states: int = 1) -> None:

@@ -79,8 +79,8 @@ def non_linearity_cycles(
     """
     table = tables.NON_LINEARITY_GRAD if gradient else tables.NON_LINEARITY
     single, per_vector = table[tile.version][function][dtype]
-    # Of a worker: before the loop; the first vector; in the end, and for what is left of a vector:
-    # one float; a pair of halves and a single one.
+    # Cycles of a worker: `start` before the loop, `first` for the first vector. Then at the end and
+    # for elements that fill no vector: (end, one float), or (end, a pair of halves, a single half).
     if gradient:
         # State, sharing, identity, remaining vectors, offsets, first loads, branch; and, in the
         # later estimator only where pointers are scaled, five more to unpack them.
@@ -106,9 +106,9 @@ def scaled_add_cycles(
 ) -> int:
     """Return the cycles of ``a += scale * b`` with a constant scale, b of `addend_dtype`.
 
-    getScaledArithmeticSupervisorCycleEstimate: float32 added to float16 takes 4 cycles per vector,
-    two equal types 3, float16 added to float32 takes 4 (3 in 2020-01). `constrained` to different
-    memory elements, one vector takes 2.
+    getScaledArithmeticSupervisorCycleEstimate: float32 added to float16 takes 4 cycles per vector
+    (in 2020-01 from the fourth on 2), two equal types 3, float16 added to float32 takes 4 (3 in
+    2020-01). `constrained` to different memory elements, a vector takes 2 instead of 3.
     """
     addend = addend_dtype or dtype
     width = tile.width(dtype)
@@ -201,7 +201,7 @@ def cast_runs_cycles(tile: Tile, runs: Runs, from_dtype: str, to_dtype: str) -> 
 
 
 def _cast_worker_cycles(tile: Tile, elements: int, from_dtype: str, to_dtype: str) -> int:
-    """Return what one worker takes to convert so many elements (castWorkerCycles)."""
+    """Return the cycles of one worker to convert so many elements (castWorkerCycles)."""
     if tile.version == "2020-01":
         # The early supervisor vertex exists for the floating-point pair; other casts run one
         # element pair per cycle on plain workers.

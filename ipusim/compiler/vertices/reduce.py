@@ -209,7 +209,7 @@ class ReduceVertex:
 
 
 def _remainder_bits(width: int, columns: int) -> list[int]:
-    """Return the powers of two that make up what is left of `columns` after whole vectors."""
+    """Return the powers of two that add up to the columns beyond the last whole vector."""
     remainder = columns % width
     return [1 << bit for bit in range((width - 1).bit_length()) if remainder >> bit & 1]
 

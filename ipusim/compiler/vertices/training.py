@@ -122,8 +122,9 @@ def multi_update_add_cycles(
 
     The tile looks at `offsets` indices, of which one worker finds `in_range` at most.
     getMultiUpdateOpCycleEstimate for unsorted indices; before it (tags 1.0.136 to sdk/poplar/2.0.0)
-    MultiUpdateAdd, which ran on one worker. Rows of 64 bits have a path of their own since. Rows
-    that are not whole 32-bit words take a C++ path at 20 cycles per element.
+    MultiUpdateAdd, which ran on one worker. Rows of 64 bits, and of 128 bits of float32, have paths
+    of their own since. Rows that are not whole 32-bit words take a C++ path at 20 cycles per
+    element.
     """
     size, early = element_bytes(dtype), tile.version == "2020-01"
     words, per_atom = size == 4, max(1, _ATOMIC_STORE_BYTES // size)

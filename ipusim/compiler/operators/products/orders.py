@@ -66,16 +66,16 @@ class Operand:
 class Order:
     """How an operand of a product is rearranged.
 
-    ``tile_bytes`` bytes of it lie on a tile then; ``turned`` says how its blocks are transposed
+    ``tile_bytes`` bytes of it lie on a tile then; ``blocks`` says how its blocks are transposed
     before, None where they are not. ``copies`` are the cycles of on-tile copies that put pieces
-    into place after the exchange, ``copies_to_turn`` those that form blocks for the transposition.
+    into place after the exchange, ``copies_to_blocks`` those that form blocks to transpose.
     """
 
     name: str
     tile_bytes: int
     copies: int = 0
-    turned: Regrouping | None = None
-    copies_to_turn: int = 0
+    blocks: Regrouping | None = None
+    copies_to_blocks: int = 0
 
 
 def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
@@ -96,20 +96,20 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     # The sum is over columns of A and rows of B. B is the input, unless the plan swaps them.
     is_b = operand.is_input != chosen.transform.swap
     along_rows = not op.transpose_b if is_b else op.transpose_a
-    turned = along_rows != x.layout.rows
+    transposes = along_rows != x.layout.rows
     across = op.n if is_b else op.m
-    group = found_group(x.layout.grouping, across if turned else op.k)
+    group = found_group(x.layout.grouping, across if transposes else op.k)
     wanted = chosen.in_chans_per_group
-    if not operand.moved and operand.users <= MOST_VIEWS and not turned and group > 1:
+    if not operand.moved and operand.users <= MOST_VIEWS and not transposes and group > 1:
         return None
     elements = ceil_div(_padded(x.elements, op.k, wanted), operand.parts)
     tile_bytes = laid_out_bytes(chosen, operand)
     plain = Order("B" if is_b else "A", tile_bytes)
-    blocks = regrouping(elements, group, wanted, x.dtype, m.chip) if turned else None
+    blocks = regrouping(elements, group, wanted, x.dtype, m.chip) if transposes else None
     if blocks:
         return _in_blocks(m, plain, blocks, group * size)
     run, single_bytes = gcd(x.layout.grouping, wanted), tile_bytes
-    if not turned:
+    if not transposes:
         # Elements of a last, incomplete group move one by one.
         single_bytes = tile_bytes // ceil_div(op.k, run) if op.k % run else 0
     copies = rearranged_copy_cycles(tile_bytes - single_bytes, run * size, m.chip)
@@ -128,8 +128,8 @@ def _padded(elements: int, summed: int, group: int) -> int:
 def _in_blocks(m: Lowering, plain: Order, blocks: Regrouping, piece_bytes: int) -> Order:
     """Return `plain` with blocks: formed of pieces that arrive, transposed, sent into place."""
     copies = rearranged_copy_cycles(plain.tile_bytes, REGROUP_GRAIN_BYTES, m.chip)
-    copies_to_turn = rearranged_copy_cycles(blocks.received, piece_bytes, m.chip)
-    return replace(plain, copies=copies, turned=blocks, copies_to_turn=copies_to_turn)
+    copies_to_blocks = rearranged_copy_cycles(blocks.received, piece_bytes, m.chip)
+    return replace(plain, copies=copies, blocks=blocks, copies_to_blocks=copies_to_blocks)
 
 
 def laid_out_bytes(chosen: Plan, operand: Operand) -> int:
@@ -157,15 +157,15 @@ def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
     and copies that stand together are one exchange (graphcore/popart
     willow/src/popx/popprograms.cpp, addPipelineCycle, relies on it).
     """
-    turned = [(order, order.turned) for order in orders if order.turned]
+    transposed = [(order, order.blocks) for order in orders if order.blocks]
     with m.loop(parts, tiles=m.tiles):
-        if turned:
+        if transposed:
             m.emit(
-                "transpose " + " and ".join(order.name for order, _ in turned),
+                "transpose " + " and ".join(order.name for order, _ in transposed),
                 TRANSPOSE,
-                sum(blocks.cycles for _, blocks in turned),
-                received=sum(blocks.received for _, blocks in turned),
-                copy=sum(order.copies_to_turn for order, _ in turned),
+                sum(blocks.cycles for _, blocks in transposed),
+                received=sum(blocks.received for _, blocks in transposed),
+                copy=sum(order.copies_to_blocks for order, _ in transposed),
             )
         if orders:
             m.copy(
@@ -206,7 +206,7 @@ def summed_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
         return _in_blocks(m, plain, blocks, group * size)
     in_windows = _in_windows(op, chosen, operand)
     pieces = ceil_div(ceil_div(in_windows, parts * chosen.cost.tiles_used), wanted)
-    return replace(plain, copies=piece_copy_cycles(pieces, m.chip), turned=blocks)
+    return replace(plain, copies=piece_copy_cycles(pieces, m.chip), blocks=blocks)
 
 
 def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) -> Order:
@@ -234,7 +234,7 @@ def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) 
         single_bytes = ceil_div(elements, chosen.cost.tiles_used) * size
         return replace(plain, copies=rearranged_copy_cycles(single_bytes, size, chip))
     pieces = ceil_div(ceil_div(elements, chip.tiles), group) if in_windows else 0
-    return replace(plain, turned=blocks, copies_to_turn=piece_copy_cycles(pieces, chip))
+    return replace(plain, blocks=blocks, copies_to_blocks=piece_copy_cycles(pieces, chip))
 
 
 def _begins_outside(op: Conv, dims: list[int], *, swap: bool) -> bool:

@@ -110,8 +110,8 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
     if not is_conv:
         if transposed:
             # `transpose_weights` has put the layer's weights, the input unless swapped, into place.
-            turned = weights if chosen.transform.swap else data
-            turned.ready, turned.moved, turned.copied = True, 0, 0
+            own = weights if chosen.transform.swap else data
+            own.ready, own.moved, own.copied = True, 0, 0
         # An operand that is laid out for this plan is charged what the planner reckons with; but
         # operands of a forward product lie otherwise than its weight gradient wants them.
         needed = []
@@ -204,8 +204,8 @@ def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> Non
 def _regroup_channels(m: Lowering, x: Placed, wanted: int) -> None:
     """Regroup a convolution's input so that `wanted` channels are adjacent in memory.
 
-    Blocks are transposed where neighbours along rows sit together, if both groups are multiples of
-    a grain (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan).
+    Blocks are transposed where elements of successive rows are adjacent, if both groups are
+    multiples of a grain (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan).
     """
     group, size = x.layout.grouping, element_bytes(x.dtype)
     if x.layout.rows and m.regroup("regroup channels", x, group, wanted):
