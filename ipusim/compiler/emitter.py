@@ -133,7 +133,7 @@ class Emitter:
         self.take_codelets(self.stack.codelets)
 
     def take_codelets(self, version: str) -> None:
-        """Pick vertices, and time them, by the `codelet_versions` of the text from now on."""
+        """From now on pick vertices, and time them, by the `codelet_versions` of `version`."""
         self.library, estimator = codelet_versions(version)
         self.tile = Tile(self.chip, estimator)
 

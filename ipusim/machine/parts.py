@@ -49,11 +49,12 @@ class Host(Sourced, file="hardware/hosts", word="host"):
     a process that runs on any node, over that of an access within the node; ``memory_stall_share``
     is the share of the time that image decoding waits for memory when all of it is local. A core
     that copies reads and writes ``core_bytes_per_s``. With all cores busy each decodes, crops and
-    resizes so many JPEG images, fewer where Pillow decodes them whole or ten crops of each are cut
-    and their colours changed; ``worker_process_efficiency`` of that is left when the images pass
-    from a worker process to the loader, the process of an instance that collects the batches of
-    its workers and passes on ``loader_bytes_per_s``. An instance has ``service_processes`` busy
-    processes beside its workers; one core can fill ``core_cache_bytes``.
+    resizes ``decoded_images_per_s_per_core`` JPEG images; where Pillow decodes them whole the rate
+    is ``pillow_images_per_s_per_core``, where ten crops of each are cut and their colours changed
+    ``ten_crop_images_per_s_per_core``. Of that, the share ``worker_process_efficiency`` is left
+    when images pass from a worker process to the loader, the process of an instance that collects
+    the batches of its workers and passes on ``loader_bytes_per_s``. An instance has
+    ``service_processes`` busy processes beside its workers; one core can fill ``core_cache_bytes``.
     """
 
     name: str

@@ -107,7 +107,11 @@ class Plan:
         return f"{vertex} {'x'.join(map(str, groups))}"
 
     def __str__(self) -> str:
-        """Return the plan in one line, splits that are 1 left out."""
+        """Return the plan in one line, splits that are 1 left out.
+
+        Splits are of groups (g), batch (b), field (f), kernel (k), input channels (i) and output
+        channels (o), the latter two also serial (is, os); f and k have the number of a dimension.
+        """
         split = self.split
         parts = {"g": split.group, "b": split.batch}
         parts |= {f"f{d}": count for d, count in enumerate(split.field)}

@@ -64,7 +64,7 @@ COST = integers(
     "temp_bytes partial_bytes input_bytes weight_bytes stages one_by_one outputs",
 )
 WORK = integers(
-    # The problems that are its transforms; how it is searched; what is looked at; what was found.
+    # Its problems, one per transform; how it is searched; problem and vertex at hand; best found.
     "first_problem last_problem temp_limit tile_bytes minimise_memory pruned coarse problem vertex",
     "best_cycles best_bytes best_problem best_vertex evaluations partials run",
     ("best", SPLIT),

@@ -35,8 +35,8 @@ def finish_result(m: Lowering, chosen: Plan) -> TensorLayout:
     if cost.after:
         m.emit("cast result", "popops::Cast1D", cost.after)
     if chosen.spreads_output:
-        # Copied with zeros between its positions, where groups of channels sit together, into a
-        # tensor of its own (Convolution.cpp, convolutionPostprocess).
+        # The result is copied, a group of adjacent channels at a time, into a new tensor with zeros
+        # between its positions (Convolution.cpp, convolutionPostprocess).
         size = element_bytes(m.made.dtype)
         atom = chosen.result_grouping * size
         tile_bytes = ceil_div(m.made.elements * size, cost.tiles_used)
