@@ -89,6 +89,16 @@ class Workers:
     def __init__(self, count: int) -> None:
         self._pools = [_process() for _ in range(count)]
         self._home: dict[Hashable, int] = {}
+        self._busy = False
+
+    def __del__(self) -> None:
+        """Wait until idle processes have ended.
+
+        Python that ends at the same time as an executor may print an error: up to 3.13.0 one thread
+        closes the pipe that the other writes to (python/cpython#125492).
+        """
+        for pool in self._pools:
+            pool.shutdown(wait=not self._busy)
 
     def each(
         self, function: Callable[[Any], Any], tasks: Mapping[Hashable, Any]
@@ -104,6 +114,7 @@ class Workers:
         deaths: Counter[Hashable] = Counter()
         running: dict[Future[Any], tuple[int, Hashable]] = {}
         idle = set(range(len(self._pools)))
+        self._busy = True
         while waiting or running:
             for worker in sorted(idle):
                 if not waiting:
@@ -135,3 +146,4 @@ class Workers:
                     waiting[key] = tasks[key]
                     continue
                 yield key, result
+        self._busy = False

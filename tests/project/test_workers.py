@@ -62,6 +62,20 @@ def test_who_has_nothing_to_do_takes_what_waits():
     assert dict(workers.each(who, {"b": 0, "a": 0})) == both
 
 
+def test_idle_workers_have_ended_when_nobody_needs_them():
+    (worker,) = dict(Workers(1).each(who, {"a": 0})).values()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def test_busy_workers_are_not_waited_for():
+    begun = time.monotonic()
+    results = Workers(2).each(time.sleep, {"long": 20, "short": 0})
+    assert next(results) == ("short", None)
+    results.close()
+    assert time.monotonic() - begun < 15
+
+
 def test_errors_come_back():
     with pytest.raises(ConfigError, match="No."):
         list(Workers(1).each(refuse, {"a": None}))
