@@ -138,12 +138,13 @@ def _may_improve(problem: np.void, vertex: np.void, work: np.void) -> bool:
     """Whether the split, completed so that a tile gets at least `work.part`, may be the best."""
     if not work.pruned:
         return True
-    most_bytes = work.temp_limit
+    # Bytes first: they end most splits of operands that have to be computed in serial parts.
+    least_bytes = bytes_floor(problem, vertex, work)
     if work.minimise_memory:
-        most_bytes = min(work.best_bytes, most_bytes)
-    elif cycles_floor(problem, vertex, work) > work.best_cycles:
+        return least_bytes <= min(work.best_bytes, work.temp_limit)
+    if least_bytes > work.temp_limit:
         return False
-    return bytes_floor(problem, vertex, work) <= most_bytes
+    return cycles_floor(problem, vertex, work) <= work.best_cycles
 
 
 @njit(cache=True)
