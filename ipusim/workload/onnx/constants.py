@@ -124,5 +124,5 @@ class Folding:
         """Return what tells an operand apart: its memory, its whole numbers, or its name."""
         value = self.context.values[name]
         if value.root is None and value.array is not None and value.array.dtype.kind in "iub":
-            return value.shape, value.array.tobytes()
+            return value.shape, value.content
         return value.root or name

@@ -713,7 +713,7 @@ def once(context: ImportContext) -> None:
         value = context.values[name] if name else None
         if value is None or value.array is None or value.trained:
             return name
-        return value.elem_type, value.shape, value.array.tobytes()
+        return value.elem_type, value.shape, value.content
 
     for node in context.nodes:
         node.input = [names.get(name, name) for name in node.input]

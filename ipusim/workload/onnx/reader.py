@@ -84,6 +84,13 @@ class Value:
         """Whether it is a parameter wherever it is read: learnable and several numbers."""
         return bool(self.learnable) and self.elements > 1 and self.elem_type not in INTEGERS
 
+    @property
+    def content(self) -> bytes:
+        """The bytes of its array without zeros at the end; of zeros, however many, none."""
+        if any(self.array.strides) or self.array.flat[:1].any():
+            return self.array.tobytes().rstrip(b"\0")
+        return b""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataInput:
@@ -224,8 +231,9 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Value
             f"has an initializer {tensor.name!r} of shape {shape}, where every size must be from 0 "
             f"to {LARGEST_SIZE}",
         )
-    array = None
-    if tensor.raw_data and not tensor.raw_data.strip(b"\0"):
+    # Every reading of the bytes copies them.
+    array, raw = None, tensor.raw_data
+    if raw and not raw.strip(b"\0"):
         kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         array = np.broadcast_to(np.zeros((), kind), shape)
     elif is_kept(shape, tensor.data_type):
@@ -239,18 +247,18 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Value
     # Of zeros in several dimensions it is not known whether they are weights.
     state = array is not None and sum(size > 1 for size in shape) > 1 and not array.any()
     kind = tensor.data_type
-    learnable = None if state or (kind in FLOATS and _hides(tensor, array)) else True
+    learnable = None if state or (kind in FLOATS and _hides(tensor, raw, array)) else True
     return Value(
         shape=shape,
         elem_type=kind,
         static=True,
         array=array,
         learnable=learnable,
-        alike=array is None and shape[:1] > (1,) and _repeats(tensor, folder),
+        alike=array is None and shape[:1] > (1,) and _repeats(tensor, raw, folder),
     )
 
 
-def _repeats(tensor: onnx.TensorProto, folder: Path) -> bool:
+def _repeats(tensor: onnx.TensorProto, raw: bytes, folder: Path) -> bool:
     """Whether all items along the first axis are alike: exporters write tables for every item."""
     for count in (2, tensor.dims[0]):
         # The first two tell of most weights that they differ.
@@ -260,7 +268,7 @@ def _repeats(tensor: onnx.TensorProto, folder: Path) -> bool:
                 items = _external(tensor, shape, folder)
             else:
                 kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-                items = np.frombuffer(tensor.raw_data, kind, prod(shape)).reshape(shape)
+                items = np.frombuffer(raw, kind, prod(shape)).reshape(shape)
         except (ValueError, KeyError):
             return False
         if items is None or not (items == items[:1]).all():
@@ -268,11 +276,11 @@ def _repeats(tensor: onnx.TensorProto, folder: Path) -> bool:
     return True
 
 
-def _hides(tensor: onnx.TensorProto, array: np.ndarray | None) -> bool:
+def _hides(tensor: onnx.TensorProto, raw: bytes, array: np.ndarray | None) -> bool:
     """Whether numbers are a mask: each 0, or so low that it hides the score it is added to."""
     if array is None:
-        kind, content = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tensor.raw_data
-        array = np.frombuffer(content, kind, len(content) // kind.itemsize) if content else _NONE
+        kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        array = np.frombuffer(raw, kind, len(raw) // kind.itemsize) if raw else _NONE
     flat = array.reshape(-1)
     # The first few tell of most weights that they are none.
     parts = (flat[:_FEW], flat)

@@ -37,7 +37,10 @@ Sizes = tuple[tuple[str, int], ...]
 
 
 def changed(one: Any, **values: Any) -> Any:
-    """Return `dataclasses.replace(one, **values)`, unchecked, in half the time; `one` has slots."""
+    """Return `dataclasses.replace(one, **values)`, unchecked, in half the time.
+
+    `one` is an `Op` or a `Tensor`: their own slots are all their fields.
+    """
     made = object.__new__(type(one))
     for name in one.__slots__:
         object.__setattr__(made, name, values[name] if name in values else getattr(one, name))
