@@ -208,9 +208,11 @@ class Terms:
         return fsum(seconds for name, seconds in parts.items() if name != WAITING)
 
     def line(self) -> Line:
-        """Return how the step depends on the costs, each of which is tried alone."""
+        """Return how the step depends on the costs: counts, or what one alone comes to."""
         free = self._busy_s()
         after = 0.0 if self.training else self.between_s
+        collectives = self.after.values() if self.training else ()
+        reduced = self.beside is not None and self.beside.reductions
         exchanged_s = self._busy_s(exchange_cycles=FEW_CYCLES) - free
         return Line(
             base_s=free,
@@ -218,8 +220,8 @@ class Terms:
             loader_s=self.loader_s + after,
             # Rounded as far as sums of seconds are exact.
             exchanges=round(exchanged_s * self.clock_hz / FEW_CYCLES),
-            reductions=round(self._busy_s(reduction_s=1.0) - free, 6),
-            collectives=round(self._busy_s(collective_s=1.0) - free, 6),
+            reductions=round(self._busy_s(reduction_s=1.0) - free, 6) if reduced else 0.0,
+            collectives=sum(one.repeats * one.paid for one in collectives),
             clock_hz=self.clock_hz,
             iterations=self.iterations,
         )
