@@ -22,12 +22,32 @@ MACHINES_FILE = "runs/argonne_machines.toml"
 
 
 def facts(system: System) -> pd.DataFrame:
-    """Return in a line what a system comes to, by the ``facts`` of `MACHINES_FILE`."""
-    known = {"system": system, "chip": system.chip}
-    facts_of = read_tables(MACHINES_FILE)["facts"].items()
-    line = {name: pd.eval(of, engine="python", local_dict=known) for name, of in facts_of}
-    ends = dict.fromkeys((system.host_servers, system.host_servers_max))
-    return pd.DataFrame([line | {"servers": "-".join(map(str, ends))}])
+    """Return in a line what a system comes to: numbers of parts, FLOP/s in half, bytes, bytes/s.
+
+    ``link`` is one IPU-Link in one direction, ``fabric`` all links that leave one machine, in both;
+    all else is in all.
+    """
+    # Of the ladder's chips the upper pair has its rails upwards free, the lower pair its rails
+    # downwards; GW-Links come on top.
+    rails = 4 * system.rail_links * system.ipu_link.bytes_per_s
+    gateways = system.gw_links_per_machine * system.gw_link.bytes_per_s
+    chip, least, most = system.chip, system.host_servers, system.host_servers_max
+    known = {
+        "ipus": system.ipus,
+        "machines": system.machines,
+        "servers": f"{least}" if least == most else f"{least}-{most}",
+        "tiles": chip.tiles,
+        "workers": chip.workers,
+        "links": chip.ipu_links,
+        "link": system.ipu_link.bytes_per_s,
+        "fabric": 2 * (rails + gateways),
+        "flops": system.ipus * chip.peak_flops_per_s(),
+        "sram": system.ipus * chip.sram_bytes,
+        "sram_bandwidth": system.ipus * chip.sram_bytes_per_s,
+        "memory": system.machines * system.streaming_memory_bytes_per_machine,
+        "bandwidth": system.ipus * system.buffer_link_bytes_per_s_per_ipu,
+    }
+    return pd.DataFrame([known])
 
 
 def _published() -> list[dict[str, str]]:

@@ -105,16 +105,28 @@ def time_to_train(frame: pd.DataFrame, boards: Mapping[str, GpuRun]) -> dict[str
 
 
 def uno_frame(batches: tuple[int, ...] = (32, 128, 512, 2048)) -> pd.DataFrame:
-    """Return what bounds Uno on one IPU: seconds of a step by its parts, bytes, items/s."""
+    """Return what bounds Uno on one IPU: a step by its parts, over the batch."""
     parts = [part.ipu for spec in load_specs(STUDY) for part in spec.parts]
     (options,) = (ipu for ipu in parts if ipu.get("model") == "uno")
     lines = []
     for batch in batches:
         report = simulate(**(options | {"micro_batch": batch}), as_if_it_fits=True)
-        result, link = report.result, report.config.system.host_bytes_per_s(1)
-        facts = {"batch": batch, "input_bytes": result.io.input_bytes, "step": result.step_s}
-        facts |= {"rate": report.throughput.value, "link": link}
-        lines.append(facts | {name: result.parts_s[name] for name in ("device", "transfers")})
+        parts_s, step = report.result.parts_s, report.result.step_s
+        device, transfers = parts_s["device"], parts_s["transfers"]
+        item_bytes = report.result.io.input_bytes / batch
+        lines.append(
+            {
+                "batch": batch,
+                "kb_per_sample": 1e-3 * item_bytes,
+                "device_ms": 1e3 * device,
+                "transfers_ms": 1e3 * transfers,
+                "other_ms": 1e3 * (step - device - transfers),
+                "step_ms": 1e3 * step,
+                "link_percent": 100 * transfers / device,
+                "samples_per_s": report.throughput.value,
+                "link_samples_per_s": report.config.system.host_bytes_per_s(1) / item_bytes,
+            }
+        )
     return pd.DataFrame(lines)
 
 
