@@ -114,6 +114,12 @@ def _search(
                 for which in range(problem.begin, end):
                     work.problem, work.vertex = at, candidates[which].vertex
                     search_vertex(problem, vertices[work.vertex], work, serial_splits)
+            if coarse and work.best_cycles < UNBOUNDED:
+                # To be found again: of plans that cost the same, the first is taken.
+                if work.minimise_memory:
+                    work.best_cycles += 1
+                else:
+                    work.best_bytes += 1
 
 
 @njit(cache=True)

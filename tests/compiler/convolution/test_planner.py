@@ -144,13 +144,7 @@ def exhaustive(*asked):
 
 def assert_pruned_equals_exhaustive(shape, chip, rules):
     pruned, every = plan(shape, chip, rules), exhaustive(shape, chip, rules)
-    assert (pruned.planned_cycles, pruned.within_memory_bound) == (
-        every.planned_cycles,
-        every.within_memory_bound,
-    )
-    if rules.era:  # of era 0 the plan holds what runs, which differs from what was planned
-        assert pruned.cost.total == every.cost.total
-        assert pruned.cost.temp_bytes == every.cost.temp_bytes
+    assert replace(pruned, evaluations=0) == replace(every, evaluations=0)
 
 
 @settings(max_examples=60)
@@ -161,6 +155,17 @@ def test_pruned_equals_exhaustive(shape, chip, rules, data):
     memory = data.draw(st.sampled_from([1 << 11, 1 << 13, chip.bytes_per_tile]))
     few = replace(chip, tiles=tiles, bytes_per_tile=memory)
     assert_pruned_equals_exhaustive(shape, few, rules)
+
+
+def test_of_plans_that_cost_the_same_the_first_is_taken():
+    # A coarse search alone comes to another of 470 cycles and 160 bytes, which runs in 470.
+    shape = small_conv(
+        batch=1, in_channels=5, out_channels=15, field=(1, 7), kernel=(1, 1), **windows.NO_PADDING
+    )
+    chip, rules = replace(CHIPS["GC200"], tiles=24), replace(RULES["GC200"], partials_bytes=2)
+    found = plan(shape, chip, rules)
+    assert (found.planned_cycles, found.cost.total) == (470, 471)
+    assert_pruned_equals_exhaustive(shape, chip, rules)
 
 
 @pytest.mark.parametrize("era", [2, 3])
