@@ -89,12 +89,22 @@ sys.exit(cli.main(["reproduce", "--out", sys.argv[2]]))
 """
 
 
+FAILS_TO_END = """
+import sys, threading
+flush = sys.stdout.flush
+main = threading.main_thread()
+sys.stdout.flush = lambda: flush() if threading.current_thread() is main else 1 / 0
+"""
+"""What a kernel's thread for control messages now and then meets by itself."""
+
+
 def test_an_interrupt_is_one_line_and_leaves_the_partial_notebook(tmp_path):
     started = tmp_path / "started"
     waits = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep({SECONDS})"
     cells = [new_markdown_cell("# A study\n\nIt waits.")]
     cells.append(new_code_cell("repeats: int = 1  # some", metadata={"tags": ["parameters"]}))
-    cells += [new_code_cell(source) for source in ("print('before')", waits, "print('after')")]
+    sources = f"print('before'){FAILS_TO_END}", waits, "print('after')"
+    cells += [new_code_cell(source) for source in sources]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel})
     nbformat.write(notebook, tmp_path / "01_qwant_toy.ipynb")

@@ -11,9 +11,14 @@ from typing import Any, NamedTuple
 
 from ipusim.errors import StudyError
 
-_KERNEL_CONFIG = "c.IPKernelApp.log_level = 50\n"
-"""Newer ipykernels warn about unencrypted local sockets at every start, and call an interrupt that
-meets them between two cells an error; what fails in a cell shows there."""
+_KERNEL_CONFIG = """\
+import logging
+c.IPKernelApp.log_level = logging.CRITICAL
+logging.getLogger("tornado.general").setLevel(logging.CRITICAL)
+"""
+"""Newer ipykernels warn about unencrypted local sockets at every start, call an interrupt that
+meets them between two cells an error, and may fail to write while they end; what fails in a cell
+shows there."""
 
 
 class Failure(NamedTuple):
