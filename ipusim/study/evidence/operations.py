@@ -52,9 +52,9 @@ class Suite:
     codelets: str = ""
     dtype: str = ""
     passes: str = ""
-    # Whether memory figures contain code and stack. The tool for fully connected layers runs
-    # without compiled IPU code; its smallest layers of 2021-03 take less than 600 bytes a tile in
-    # all, those of 2020-02 4 kB more than their data.
+    # Whether memory figures contain code and stack, as not every tool runs with compiled IPU code.
+    # Without it the smallest layers of 2021-03 take less than 600 bytes a tile in all, but those of
+    # 2020 take 4 kB more than their data.
     counts_code: bool = True
     file: str = "ipumodel_layers_dev.csv"  # those of the other were kept back from the model
 
@@ -144,16 +144,15 @@ def _compared(suite: Suite) -> Iterator[dict[str, object]]:
 def operations_table(group: str = PRODUCTS) -> pd.DataFrame:
     """Summarise `suite_rows` per operation, snapshot and chip.
 
-    Errors of cycles, of products those of memory too, of the rest the largest; how many
-    fingerprints are exact, but for those of `OTHERS`.
+    Errors of cycles and of memory, but for products the largest too; how many fingerprints are
+    exact, but for those of `OTHERS`.
     """
     rows = suite_rows(group)
     figures = ["median", "p90", *([] if group == PRODUCTS else ["max"])]
     table = errors_by_group(rows, GROUPS, *figures)
-    if group == PRODUCTS:
-        of_bytes = rows.assign(error_percent=rows["memory_error_percent"])
-        of_bytes = errors_by_group(of_bytes, GROUPS, *figures).drop(columns=[*GROUPS, "rows"])
-        table = table.join(of_bytes.add_prefix("memory_"))
+    of_bytes = rows.assign(error_percent=rows["memory_error_percent"])
+    of_bytes = errors_by_group(of_bytes, GROUPS, *figures).drop(columns=[*GROUPS, "rows"])
+    table = table.join(of_bytes.add_prefix("memory_"))
     if group != OTHERS:
         exact = rows.groupby(GROUPS, sort=False)["fingerprint"].agg(["sum", "count"])
         shown = [f"{int(held)}/{of}" if of else "" for held, of in exact.itertuples(index=False)]
