@@ -159,6 +159,11 @@ def _cycle_goal(
     )
 
 
+def _grain(dtype: str, chip: Chip, *, early: bool) -> int:
+    """Return the elements that are not split: what is stored at once, since 2.4 what is loaded."""
+    return (_STORE_BYTES if early else chip.data_path_bytes) // element_bytes(dtype)
+
+
 @lru_cache(maxsize=256)
 def plan_embedding(
     op: Gather, dtype: str, chip: Chip, *, early: bool, updates: bool = True
@@ -167,12 +172,11 @@ def plan_embedding(
 
     It is the one of fewest cycles, or, `early`, of least memory.
     """
-    weigh, grain_bytes, size = _cycle_goal, chip.data_path_bytes, element_bytes(dtype)
-    if early:
-        weigh, grain_bytes = _memory_goal, _STORE_BYTES
+    weigh, size = _memory_goal if early else _cycle_goal, element_bytes(dtype)
+    grain = _grain(dtype, chip, early=early)
     found = []
     for group_split in distinct_splits(op.groups, chip.tiles):
-        splits = _all_splits(op, grain_bytes // size, chip, group_split)
+        splits = _all_splits(op, grain, chip, group_split)
         costs = splits.groups * weigh(splits, op, size, chip, updates=updates)
         best = int(np.argmin(costs))
         found.append((int(costs[best]), group_split, splits, best))
@@ -295,7 +299,9 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     m.emit("add rows", vertex, plan.groups * cycles, received=received, temp=partial_bytes)
     if not several:
         return
-    outputs, name = ceil_div(partials, plan.index_split), "sum partial tables"
+    # Sums lie as the table does, which its parts share out in grains (createSliceableTensor).
+    grain, name = _grain(dtype, m.chip, early=early), "sum partial tables"
+    outputs = ceil_div(ceil_div(partials, grain), plan.index_split) * grain
     reducing = ReduceVertex(m.tile, partial_dtype, partial_dtype, partial_dtype)
     with m.holding(partial_bytes):
         for stage in gathered_stages(name, reducing, Region(outputs, 1, plan.index_split)):

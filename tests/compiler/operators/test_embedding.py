@@ -75,6 +75,8 @@ def test_split_indices_bring_the_table_to_each_group():
     steps = update_add_steps(plan)
     # Each of the four tiles sums a quarter of the table of 1,000 x 16 halves.
     assert steps[3].exchange_bytes == 4 * (1000 * 16 // 4) * 2
+    # Of 4,000 grains of four halves, which stay whole, one of seven tiles sums 572.
+    assert update_add_steps(replace(plan, index_split=7))[3].exchange_bytes == 7 * 572 * 4 * 2
     assert [s.name for s in steps] == [
         "fill",
         "zero partial tables",
