@@ -279,9 +279,13 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     several = plan.index_split > 1
     partial_dtype = "float32" if several and early else dtype
     partial_size = element_bytes(partial_dtype)
-    own = plan.groups * ceil_div(plan.indices, plan.row_split) * plan.width
+    # Rows that are rearranged lie on the tiles that add them, those of one part in equal shares.
+    here = ceil_div(plan.indices, plan.row_split)
+    own = plan.groups * here * plan.width
     if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
         m.copy("rearrange gradients", received=own * element_bytes(dtype))
+    else:
+        here = 0
     if partial_dtype != dtype:
         cycles = cast_cycles(m.tile, own, dtype, partial_dtype)
         m.emit("cast gradients", "popops::Cast1D", cycles)
@@ -290,13 +294,14 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     if several:
         cycles = fill_cycles(m.tile, partials, partial_dtype)
         m.emit("zero partial tables", "popops::Fill", cycles, temp=partial_bytes)
-    received = plan.groups * plan.indices * (INDEX_BYTES + plan.width * partial_size)
+    received = plan.indices * INDEX_BYTES + (plan.indices - here) * plan.width * partial_size
     # The early vertex runs on one worker; later ones divide the rows of the table.
     own_rows = plan.rows if early else m.tile.per_worker(plan.rows)
     work = plan.indices, hits(op, plan.indices, own_rows), plan.width, partial_dtype
     cycles = multi_update_add_cycles(m.tile, *work)
     vertex = "popops::ScaledMultiUpdateOp"
-    m.emit("add rows", vertex, plan.groups * cycles, received=received, temp=partial_bytes)
+    moved = {"received": plan.groups * received, "temp": partial_bytes}
+    m.emit("add rows", vertex, plan.groups * cycles, **moved)
     if not several:
         return
     # Sums lie as the table does, which its parts share out in grains (createSliceableTensor).

@@ -90,6 +90,9 @@ def test_addition_of_rows_by_hand():
     fill, rearrange, add = update_add_steps(ROWS_SPLIT)
     # 42 of 1000 rows to a worker: three of sixty indices.
     assert add.compute_cycles == 6 * (37 + 3 * (13 + 7 * 3) + 57 * 5)
+    # A quarter of the rows is here since they were rearranged; with fewer parts none need be.
+    assert add.exchange_bytes == 60 * 4 + 45 * 32
+    *_, add = update_add_steps(replace(ROWS_SPLIT, row_split=3))
     assert add.exchange_bytes == 60 * (4 + 32)
     assert rearrange.exchange_bytes == 15 * 32
     assert fill.vertex == "popops::Fill"
