@@ -311,4 +311,8 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     with m.holding(partial_bytes):
         for stage in gathered_stages(name, reducing, Region(outputs, 1, plan.index_split)):
             m.run(stage, name)
-    m.scaled_add(stored, partial_dtype, constrained=True)
+    # A table of halves is converted, and the sum back into it.
+    summed = Placed(stored.shape, partial_dtype)
+    m.cast(stored, partial_dtype)
+    m.scaled_add(summed, constrained=True)
+    m.cast(summed, dtype)

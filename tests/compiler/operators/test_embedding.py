@@ -86,6 +86,16 @@ def test_split_indices_bring_the_table_to_each_group():
     ]
 
 
+def test_early_sums_are_of_floats_and_so_is_the_table_they_are_added_to():
+    plan = replace(WHOLE, index_split=4, indices=15)
+    change = table(1000, 1024, Fraction(0), "write")
+    steps = emitted(add_rows, change, plan, "float16", codelets="2020-01")
+    assert [s.name for s in steps[-3:]] == ["cast", "scaled add", "cast"]
+    floats = emitted(add_rows, change, plan, "float32", codelets="2020-01")
+    assert "cast" not in [s.name for s in floats]
+    assert floats[-1].cycles == steps[-2].cycles
+
+
 def test_addition_of_rows_by_hand():
     fill, rearrange, add = update_add_steps(ROWS_SPLIT)
     # 42 of 1000 rows to a worker: three of sixty indices.
