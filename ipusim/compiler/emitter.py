@@ -141,6 +141,10 @@ class Emitter:
         """Return the elements on the fullest tile."""
         return tile_share(x.elements, x.dtype, self.chip, x.layout.tiles)
 
+    def tiles_of(self, x: Placed) -> int:
+        """Return how many tiles have a part."""
+        return ceil_div(x.elements, self.share(x))
+
     def tile_bytes(self, x: Placed) -> int:
         """Return the bytes on the fullest tile."""
         return self.share(x) * element_bytes(x.dtype)
@@ -170,11 +174,13 @@ class Emitter:
         temp: int = 0,
         received: int = 0,
         copy: int = 0,
+        tiles: int = 0,
     ) -> None:
         """Add one superstep, of a name that says what it does, in which a vertex runs.
 
         `compute` and `copy` are cycles of the slowest tile, `exchange` bytes that the fullest tile
         receives, `temp` bytes of it that live during this step only; `received` bytes are both.
+        `tiles` take part, those of all steps by default.
         """
         exchange, temp = exchange + received, temp + received
         overhead = self.superstep_cycles if exchange else self.stack.compute_set_cycles
@@ -187,7 +193,7 @@ class Emitter:
                 copy_cycles=copy,
                 compute_cycles=compute,
                 exchange_bytes=exchange,
-                tiles=self.tiles,
+                tiles=tiles or self.tiles,
                 repeats=self.repeats,
                 temp_bytes=temp + self.held_bytes,
             )

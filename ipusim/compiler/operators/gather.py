@@ -253,6 +253,7 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     if plan.row_split == 1:
         return
     chosen = ceil_div(plan.indices, plan.row_split)
+    _number_candidates(m, op, chosen)
     arriving = plan.row_split * chosen * row_bytes
     per_worker = ceil_div(chosen, workers)
     m.emit(
@@ -262,6 +263,23 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
         exchange=plan.groups * (arriving + chosen * INDEX_BYTES),
         temp=plan.groups * (candidates + arriving),
     )
+
+
+def _number_candidates(m: Emitter, op: Gather, chosen: int) -> None:
+    """Compute where the right candidate of each index lies among those that arrive.
+
+    Its place among the `chosen` indices of a tile, after those of the parts of the table before its
+    own (multiSlicePlanned, adjustedIndicesStage1): as places and counts repeat, each operation has
+    a vertex of its own. Integers are charged as float32.
+    """
+    indices, places = Placed((op.groups * op.indices,), "float32"), Placed((chosen,), "float32")
+    vectors = m.tile.per_worker(ceil_div(m.share(places), m.tile.width(places.dtype)))
+    numbered = m.chip.workers * (14 + 3 * vectors)
+    m.emit("number places", "popops::Iota", numbered, tiles=m.tiles_of(places))
+    tiles = m.tiles_of(indices)
+    m.binary("div", indices, "part of the table", exchange=INDEX_BYTES, tiles=tiles)
+    m.binary("mul", indices, "candidates before", exchange=INDEX_BYTES, tiles=tiles)
+    m.binary("add", indices, "candidate", exchange=m.tile_bytes(indices), tiles=tiles)
 
 
 def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:

@@ -58,12 +58,24 @@ def test_lookup_in_a_whole_table_by_hand():
 
 
 def test_split_rows_need_a_second_step():
-    first, second = gather_steps(ROWS_SPLIT)
+    first, *_, second = gather_steps(ROWS_SPLIT)
     # A quarter of the indices is found, three for the fullest worker; the others are passed over.
     assert first.compute_cycles == 6 * (19 + 3 * (19 + 16) + 7 * 8)
     # 15 of the rows end here, and the candidates of all four parts arrive.
     assert second.compute_cycles == 6 * (19 + 3 * (19 + 16))
     assert second.exchange_bytes == 4 * 15 * 32 + 15 * 4
+
+
+def test_candidates_are_numbered_before_they_are_chosen():
+    _, *steps, _ = emitted(
+        look_up, Gather(rows=1000, width=1024, indices=60), ROWS_SPLIT, "float16"
+    )
+    vertices = [step.vertex.removeprefix("popops::") for step in steps]
+    assert vertices == ["Iota", *["BinaryOp1D"] * 3]
+    # Of fifteen places a worker writes two vectors. Sixty indices lie on one tile.
+    assert steps[0].compute_cycles == 6 * (14 + 3 * 2)
+    assert [step.exchange_bytes for step in steps] == [0, 4, 4, 60 * 4]
+    assert {step.tiles for step in steps} == {1}
 
 
 def test_split_indices_bring_the_table_to_each_group():
@@ -173,7 +185,7 @@ def test_one_row_that_many_indices_hit_keeps_its_tile_busy():
     hits = 24 + 2
     assert add.compute_cycles == 6 * (37 + hits * (13 + 7 * 3) + (60 - hits) * 5)
     # Four of a worker's ten lookups go there, and a quarter of the other six.
-    first, _ = gather_steps(ROWS_SPLIT, hottest=share)
+    first, *_ = gather_steps(ROWS_SPLIT, hottest=share)
     assert first.compute_cycles == 6 * (19 + 6 * (19 + 16) + 4 * 8)
 
 
