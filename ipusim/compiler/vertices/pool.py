@@ -88,15 +88,21 @@ class PoolVertex:
         between = (6 if self.is_grad else 4) * (groups - 1)
         return 23 + between + groups * (1 + channel_loop)
 
-    def worker_cycles(self, part: TileSlice, init_vectors: int, rows: int, items: int) -> int:
-        """Return one worker's cycles.
+    def init_cycles(self, part: TileSlice, outputs: int) -> int:
+        """Return the cycles in which a worker writes its share of the tile's first values.
 
-        It initialises `init_vectors` vectors per channel group; `items` are the cycles of the work
-        items of all its rows.
+        Tag 1.0.136 takes eight cycles for every vector of the tile and forgets a channel group.
         """
+        vectors = outputs * (part.channel_grouping // self.vector_width)
+        if self.version == "2020-01":
+            return (3 + 8 * (vectors + 1)) * (part.channel_groups - 1)
+        return (4 + ceil_div(vectors, self.workers)) * part.channel_groups
+
+    def worker_cycles(self, init_cycles: int, rows: int, items: int) -> int:
+        """Return one worker's cycles: `init_cycles`, and `items` for the work of all its rows."""
         early = self.version == "2020-01"
         cycles = 16 if early else 17 + _UNPACK
-        cycles += ((3 if early else 4) + init_vectors) * part.channel_groups
+        cycles += init_cycles
         cycles += 7 if early else 6 + _UNPACK
         busy = 1 if self.is_max else 2
         if early:
@@ -125,8 +131,8 @@ def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> np.ndarray:
         contributing = ceil_div(count, vertex.geometry.dilation[-1])
         items = items + times * vertex.item_cycles(part, contributing)
     items *= prod(vertex.geometry.kernel)
-    init_vectors = outputs // vectors * vectors // workers
-    slowest = vertex.worker_cycles(part, init_vectors, rows, items).max(axis=0)
+    init_cycles = (4 + outputs // vectors * vectors // workers) * part.channel_groups
+    slowest = vertex.worker_cycles(init_cycles, rows, items).max(axis=0)
     return 7 + workers * slowest + 6
 
 
@@ -135,9 +141,7 @@ def pool_tile_cycles(
 ) -> int:
     """Return the cycles of the slowest tile, with the work lists it really has.
 
-    `part` is the largest share; the field may be one smaller on some tiles. The estimator of tag
-    1.0.136 multiplies the zeroing of outputs by 8 per worker and skips one channel group, which no
-    vertex does; the corrected count is used for both versions.
+    `part` is the largest share; the field may be one smaller on some tiles.
     """
     sampled = []
     for dim, (size, split) in enumerate(zip(out_field, field_split, strict=True)):
@@ -168,9 +172,8 @@ def _tile_cycles(vertex: PoolVertex, tile: Sequence[np.ndarray], part: TileSlice
     per_row = [prod(each) for each in counts] * part.batch
     # Cycles of the work items of a stretch of a row that one row of kernel positions reaches.
     known: dict[tuple[int, int], int] = {}
-    vectors = part.channel_grouping // vertex.vector_width
     outputs = len(per_row) * width
-    slowest = 0
+    init_cycles, slowest = vertex.init_cycles(part, outputs), 0
     for worker in range(workers):
         rows = []
         begin, end = worker * outputs // workers, (worker + 1) * outputs // workers
@@ -181,7 +184,5 @@ def _tile_cycles(vertex: PoolVertex, tile: Sequence[np.ndarray], part: TileSlice
                 known[piece] = sum(vertex.item_cycles(part, count) for count in reached if count)
             if items := known[piece] * per_row[row]:
                 rows.append(items)
-        init_vectors = ceil_div(outputs * vectors, workers)
-        cycles = vertex.worker_cycles(part, init_vectors, len(rows), sum(rows))
-        slowest = max(slowest, cycles)
+        slowest = max(slowest, vertex.worker_cycles(init_cycles, len(rows), sum(rows)))
     return 7 + workers * slowest + 6

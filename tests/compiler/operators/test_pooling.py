@@ -1,4 +1,4 @@
-"""Pooling: vertex by hand, plan properties, gradients (IPUModel rows: test_fidelity_pooling)."""
+"""Pooling: vertex by hand, plan properties, gradients (IPUModel rows: test_evidence_operations)."""
 
 from dataclasses import replace
 from math import prod
@@ -38,6 +38,20 @@ def test_vertex_by_hand():
     vertex = PoolVertex(ROW, True, False, 4, 6, "2021-11")
     cycles = pool_tile_cycles(vertex, (1, 12), (1, 1), part)
     assert cycles == 7 + 6 * worker + 6
+
+
+@pytest.mark.parametrize(
+    ("era", "groups", "cycles"),
+    [
+        # Twelve outputs of two groups with two vectors each: four of those to a worker.
+        ("2021-11", 2, 2 * (4 + 4)),
+        ("2020-01", 2, 3 + 8 * (24 + 1)),
+        ("2020-01", 1, 0),
+    ],
+)
+def test_outputs_are_written_first(era, groups, cycles):
+    vertex = PoolVertex(ROW, True, False, 4, 6, era)
+    assert vertex.init_cycles(TileSlice(8, groups, 1, (1, 12)), 12) == cycles
 
 
 def test_between_channel_groups_a_gradient_costs_more():
