@@ -88,15 +88,19 @@ class PoolVertex:
         between = (6 if self.is_grad else 4) * (groups - 1)
         return 23 + between + groups * (1 + channel_loop)
 
-    def init_cycles(self, part: TileSlice, outputs: int) -> int:
+    def init_cycles(self, part: TileSlice, outputs: int, worker: int) -> int:
         """Return the cycles in which a worker writes its share of the tile's first values.
 
         Tag 1.0.136 takes eight cycles for every vector of the tile and forgets a channel group.
+        Later what is left over is found from outputs, not vectors: as the difference is unsigned,
+        every worker has one more where vectors of several per output were shared out.
         """
         vectors = outputs * (part.channel_grouping // self.vector_width)
         if self.version == "2020-01":
             return (3 + 8 * (vectors + 1)) * (part.channel_groups - 1)
-        return (4 + ceil_div(vectors, self.workers)) * part.channel_groups
+        share = vectors // self.workers
+        left = outputs - share * self.workers
+        return (4 + share + ((left < 0) | (worker < left))) * part.channel_groups
 
     def worker_cycles(self, init_cycles: int, rows: int, items: int) -> int:
         """Return one worker's cycles: `init_cycles`, and `items` for the work of all its rows."""
@@ -131,7 +135,8 @@ def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> np.ndarray:
         contributing = ceil_div(count, vertex.geometry.dilation[-1])
         items = items + times * vertex.item_cycles(part, contributing)
     items *= prod(vertex.geometry.kernel)
-    init_cycles = (4 + outputs // vectors * vectors // workers) * part.channel_groups
+    # It takes the outputs for vectors here.
+    init_cycles = vertex.init_cycles(part, outputs // vectors, np.arange(workers)[:, None])
     slowest = vertex.worker_cycles(init_cycles, rows, items).max(axis=0)
     return 7 + workers * slowest + 6
 
@@ -173,7 +178,7 @@ def _tile_cycles(vertex: PoolVertex, tile: Sequence[np.ndarray], part: TileSlice
     # Cycles of the work items of a stretch of a row that one row of kernel positions reaches.
     known: dict[tuple[int, int], int] = {}
     outputs = len(per_row) * width
-    init_cycles, slowest = vertex.init_cycles(part, outputs), 0
+    slowest = 0
     for worker in range(workers):
         rows = []
         begin, end = worker * outputs // workers, (worker + 1) * outputs // workers
@@ -184,5 +189,6 @@ def _tile_cycles(vertex: PoolVertex, tile: Sequence[np.ndarray], part: TileSlice
                 known[piece] = sum(vertex.item_cycles(part, count) for count in reached if count)
             if items := known[piece] * per_row[row]:
                 rows.append(items)
+        init_cycles = vertex.init_cycles(part, outputs, worker)
         slowest = max(slowest, vertex.worker_cycles(init_cycles, len(rows), sum(rows)))
     return 7 + workers * slowest + 6

@@ -41,17 +41,23 @@ def test_vertex_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("era", "groups", "cycles"),
+    ("era", "channels", "groups", "worker", "cycles"),
     [
-        # Twelve outputs of two groups with two vectors each: four of those to a worker.
-        ("2021-11", 2, 2 * (4 + 4)),
-        ("2020-01", 2, 3 + 8 * (24 + 1)),
-        ("2020-01", 1, 0),
+        # Twelve outputs of two groups with two vectors each: four of those to a worker, and one
+        # more as 12 - 6 * 4 wraps around. One vector each: two, and the first takes what is left.
+        ("2021-11", 8, 2, 5, 2 * (4 + 4 + 1)),
+        ("2021-11", 4, 1, 0, 4 + 2),
+        ("2021-11", 4, 1, 1, 4 + 2),
+        ("2020-01", 8, 2, 0, 3 + 8 * (24 + 1)),
+        ("2020-01", 8, 1, 0, 0),
     ],
 )
-def test_outputs_are_written_first(era, groups, cycles):
+def test_outputs_are_written_first(era, channels, groups, worker, cycles):
     vertex = PoolVertex(ROW, True, False, 4, 6, era)
-    assert vertex.init_cycles(TileSlice(8, groups, 1, (1, 12)), 12) == cycles
+    part = TileSlice(channels, groups, 1, (1, 12))
+    assert vertex.init_cycles(part, 12, worker) == cycles
+    left = vertex.init_cycles(part, 13, worker) - cycles
+    assert left == {"2020-01": 16 * (groups - 1), "2021-11": worker == 0 and channels == 4}[era]
 
 
 def test_between_channel_groups_a_gradient_costs_more():
@@ -235,7 +241,7 @@ def test_windows_in_other_groups_are_rearranged_each_on_its_own():
     assert copies == {16: 0} | {acts: all_of - outs // 4 for acts, all_of in by_piece.items()}
 
 
-@pytest.mark.parametrize(("field", "grouping", "cycles"), [(28, 4, 2245), (56, 16, 3617)])
+@pytest.mark.parametrize(("field", "grouping", "cycles"), [(28, 4, 2247), (56, 16, 3623)])
 def test_averages_of_halves_prefer_groups_of_sixteen(field, grouping, cycles):
     """PoolPlan.hpp: unless that takes a third longer than the cheapest grouping."""
     op = pool(kind="average", channels=32, field=(field, field), stride=(1, 1))
