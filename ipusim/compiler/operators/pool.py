@@ -202,13 +202,24 @@ def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
 
 
 def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
-    """Return the cheapest split; the first found wins a tie."""
+    """Return the cheapest split; the first found wins a tie.
+
+    The early planner counts the splits up. The solver of the later one (lib/popsolver/Model.cpp,
+    minimize) counts up the shares of a tile, in the outermost loop that with the fewest values.
+    """
+    early = asked.library == "2020-01"
     splits = [split for grouping in groupings for split in _splits(asked, grouping, chip.tiles)]
     # Formulas hold for a number and for an array of them.
     parts = asked.part(PoolPlan.of(np.array(splits).T))
-    costs = (_early_cost if asked.library == "2020-01" else _late_cost)(asked, parts, chip)
-    best = int(np.argmin(costs))
-    return PoolPlan.of(splits[best], int(costs[best]))
+    costs = (_early_cost if early else _late_cost)(asked, parts, chip)
+    best = np.flatnonzero(costs == costs.min())
+    if not early:
+        shares = (parts.channel_grouping, parts.channel_groups, parts.batch, *parts.field)
+        values = [groupings[-1] - groupings[0], ceil_div(asked.op.channels, groupings[0]) - 1]
+        values += [size - 1 for size in (asked.op.batch, *asked.out_field)]
+        nested = sorted(zip(values, range(len(shares)), shares, strict=True), reverse=True)
+        best = best[np.lexsort([share[best] for *_, share in nested])]
+    return PoolPlan.of(splits[best[0]], int(costs[best[0]]))
 
 
 @lru_cache(maxsize=512)

@@ -247,3 +247,17 @@ def test_averages_of_halves_prefer_groups_of_sixteen(field, grouping, cycles):
     op = pool(kind="average", channels=32, field=(field, field), stride=(1, 1))
     _, plan = plan_pool(PoolPass(op, "float16", 16, "2021-11"), MK2)
     assert (plan.channel_grouping, plan.cost_cycles) == (grouping, cycles)
+
+
+@pytest.mark.parametrize(("era", "share"), [("2021-11", (2, 3)), ("2020-01", (1, 2))])
+def test_of_equal_plans_the_one_found_first_is_taken(era, share):
+    """Shares of 2 x 3 and of 3 x 2 outputs cost the same; popsolver counts up the rows outermost.
+
+    There are 8 values for a row and 320 for channel groups, so that rows are looked at first.
+    """
+    op = pool(channels=1280, field=(8, 8), stride=(1, 1), padding_upper=(1, 1))
+    split, plan = plan_pool(PoolPass(op, "float16", 1, era), MK1)
+    assert split.part(plan).field == share
+    if era == "2021-11":
+        other = replace(split.part(plan), field=share[::-1])
+        assert pool_plan._late_cost(split, other, MK1) == plan.cost_cycles
