@@ -257,19 +257,24 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
     The gradient of a maximum also reads the input of the forward pass, whose grouping is `acts`.
 
     A window that covers the field is a reduction (Pooling.cpp, substPoolingWithReduction), and the
-    gradient of its average a broadcast (substPoolingGradientWithBroadcast). Other averages scale
-    the incoming gradient by the elements of each window first (scaleGradient).
+    gradient of its average a broadcast (substPoolingGradientWithBroadcast). Gradients of averages
+    are scaled by the elements of each window first: a number for each output, which meets all
+    channels (scaleGradient), but where the window covers the field as many as the gradient has.
     """
     whole_field = op.kernel == op.field and not op.padded
     average = op.kind == "average"
+    block = grouping if op.channels % grouping == 0 else 1
     if whole_field and not op.backward:
-        block = grouping if op.channels % grouping == 0 else 1
         shape = (op.channels // block, op.batch, prod(op.field), block)
         m.reduce("add" if average else "max", Placed(shape, dtype), 2)
         return grouping
     if average and op.backward:
-        pooled = Placed((op.batch * op.channels * prod(op.out_field),), dtype)
-        m.binary("mul", pooled, "scale gradient by window", received=m.tile_bytes(pooled))
+        pooled = Placed((op.batch * op.channels // block * prod(op.out_field), block), dtype)
+        name = "scale gradient by window"
+        if block > 1 and not whole_field:
+            m.by_row("mul", pooled, name)
+        else:
+            m.binary("mul", pooled, name, received=m.tile_bytes(pooled))
         if whole_field:
             # One gradient per channel is copied to the whole field it was averaged over.
             field = Placed((op.batch * op.channels * prod(op.field),), dtype)

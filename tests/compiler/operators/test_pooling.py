@@ -173,10 +173,15 @@ def test_bad_sizes_are_refused(changes, words):
 
 
 def test_gradient_of_an_average_is_scaled_by_its_windows_first():
+    """A number per output meets its group of 16 channels; only the numbers are received."""
     steps = pool_steps(pool(kind="average", backward=True))
-    assert [step.vertex for step in steps] == ["popops::BinaryOp1D", "popnn::SumPooling"]
-    # 64 channels of 56 x 56 on 1472 tiles: 140 elements a tile, six vectors for the slowest worker.
-    assert steps[0].compute_cycles == 6 * (26 + 6 * 3) + 11
+    assert [step.vertex for step in steps] == ["popops::BroadcastVectorOuter", "popnn::SumPooling"]
+    # 64 channels of 56 x 56 on 1472 tiles: 140 elements a tile, nine rows of 16; two to a worker.
+    assert steps[0].compute_cycles == 11 + 6 * (15 + 2 * (7 + 2 * 4))
+    assert steps[0].exchange_bytes == 9 * 2
+    single = emitter()
+    pool_pass(single, pool(kind="average", backward=True), "float16", 1)
+    assert single.steps[0].vertex == "popops::BinaryOp1D"
 
 
 def test_gradient_of_a_global_average_is_broadcast():
