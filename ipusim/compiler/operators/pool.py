@@ -46,6 +46,9 @@ _PREFERRED_GROUPING = {
 }
 _GROUPING_TOLERANCE = (4, 3)
 
+# lib/popnn/Pooling.cpp, poolImpl: the scale of a sum of the whole field is a float32.
+_SCALE_BYTES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
@@ -266,7 +269,14 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
     block = grouping if op.channels % grouping == 0 else 1
     if whole_field and not op.backward:
         shape = (op.channels // block, op.batch, prod(op.field), block)
-        m.reduce("add" if average else "max", Placed(shape, dtype), 2)
+        stages = [*m.reduction("add" if average else "max", Placed(shape, dtype), 2)]
+        if average and stages:
+            # The last vertices also scale, by one number that lies on one tile (ReduceParams).
+            at = max(at for at, stage in enumerate(stages) if stage.vertex == "popops::Reduce")
+            received, temp = stages[at].received + _SCALE_BYTES, stages[at].temp + _SCALE_BYTES
+            stages[at] = stages[at]._replace(received=received, temp=temp)
+        for stage in stages:
+            m.run(stage)
         return grouping
     if average and op.backward:
         pooled = Placed((op.batch * op.channels // block * prod(op.out_field), block), dtype)

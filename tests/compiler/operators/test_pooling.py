@@ -98,6 +98,10 @@ def test_global_pooling_is_a_reduction():
     )
     steps = pool_steps(gap, MK1, "2020-01")
     assert {step.vertex for step in steps} == {"popops::Reduce", "popops::Cast"}
+    # The number that the sums are scaled by is received where they are completed.
+    largest = pool_steps(replace(gap, kind="max"), MK1, "2020-01")
+    *_, total, cast = [step.exchange_bytes for step in steps]
+    assert (total - largest[-1].exchange_bytes, cast) == (4, 0)
 
 
 def test_average_over_padding_scales_each_output():
