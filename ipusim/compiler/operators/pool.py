@@ -328,6 +328,10 @@ def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
         # The incoming gradient is first copied into the layout of the pooled output.
         pooled = ceil_div(op.batch * op.channels * prod(op.out_field), chip.tiles)
         m.copy("rearrange gradient", pooled * size)
+    dims = enumerate(zip(split.out_field, plan.field_split, strict=True))
+    if m.library == "2021-11" and any(vertex.geometry.leaves_out(dim, *each) for dim, each in dims):
+        # The vertices write no output that is left out, so all are zeroed first (zeroRequired).
+        m.fill(Placed((out_bytes // size,), asked.dtype, TensorLayout(tiles=1)))
     kind = ("MaxPoolingGrad" if asked.is_grad else "MaxPooling") if asked.is_max else "SumPooling"
     name = f"{op.kind} pool" + (" gradient" if op.backward else "")
     m.emit(name, f"popnn::{kind}", cycles, received=received, copy=copied)

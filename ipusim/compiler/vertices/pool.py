@@ -40,6 +40,15 @@ class PoolGeometry:
         inside = (place >= 0) & (place < self.in_field[dim] * dilation)
         return inside & (place % dilation == 0)
 
+    def leaves_out(self, dim: int, size: int, split: int) -> bool:
+        """Whether the first or the last output of a share meets no input, if so many share a dim.
+
+        Outputs between those that meet inputs do not count (PoolVertices.cpp, createSlices).
+        """
+        met = self.reached(dim, 0, size).any(axis=0)
+        begins = [part * size // split for part in range(split + 1)]
+        return not (met[begins[:-1]].all() and met[[end - 1 for end in begins[1:]]].all())
+
     def input_extent(self, shares: Sequence[int]) -> int:
         """Return the input elements per plane that a block of outputs needs."""
         return prod(

@@ -270,3 +270,19 @@ def test_of_equal_plans_the_one_found_first_is_taken(era, share):
     if era == "2021-11":
         other = replace(split.part(plan), field=share[::-1])
         assert pool_plan._late_cost(split, other, MK1) == plan.cost_cycles
+
+
+def test_gradients_of_inputs_that_no_window_reads_are_zeroed_first():
+    """2 x 2 windows leave out the last row and column of 57 x 57, but not of 56 x 56."""
+    for field, era, zeroed in ((57, "2021-11", 1), (57, "2021-03", 0), (56, "2021-11", 0)):
+        op = pool(field=(field, field), kernel=(2, 2), backward=True, **NO_PADDING)
+        vertices = [step.vertex for step in pool_steps(op, era=era)]
+        assert vertices == ["copy", *["popops::Fill"] * zeroed, "popnn::MaxPoolingGrad"]
+
+
+def test_gaps_within_a_share_are_written_by_the_vertex():
+    """Of 12 inputs every third is read: a share that begins and ends with such a one has no gap."""
+    gradient = PoolGeometry((4,), (1,), (1,), (3,), (0,))
+    assert not gradient.leaves_out(0, 10, 1)
+    assert gradient.leaves_out(0, 10, 2)
+    assert gradient.leaves_out(0, 12, 1)
