@@ -23,6 +23,7 @@ from ipusim.compiler.reduction import gathered_stages
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import (
     CODELET_VERSIONS,
+    Tile,
     ceil_div,
     copy_cycles,
     distinct_splits,
@@ -192,15 +193,26 @@ _REARRANGED_FROM_SPLIT = 4
 """From this many parts of the rows on, gradients are first brought into the plan's layout."""
 
 
+def _early(m: Emitter) -> bool:
+    """Whether plans and vertices are those of before tag sdk/poplar/2.4.0."""
+    return m.stack.planner_era < CYCLE_PLANS_ERA
+
+
+def _row_tile(m: Emitter) -> Tile:
+    """Return the tile by whose formulas MultiSlice and MultiUpdateAdd are timed.
+
+    They are those of tag 1.0.136 up to sdk/poplar/2.0.0; other vertices are timed as everywhere.
+    """
+    return Tile(m.chip, CODELET_VERSIONS[0]) if _early(m) else m.tile
+
+
 @lowers(Gather)
 def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
     """Lower lookups or updates; their planner and vertices changed between SDK 2.0 and 2.4."""
-    early = m.stack.planner_era < CYCLE_PLANS_ERA
+    early = _early(m)
     # Lookups and updates of one table share the plan.
     table = replace(op, function="lookup", hottest=0)
     plan = plan_embedding(table, m.dtype, m.chip, early=early, updates=m.task.changes_table)
-    if early:
-        m.take_codelets(CODELET_VERSIONS[0])
     if op.function == "lookup":
         # Tables that an operation computes lie as that operation left them.
         if not early and not inputs[0].layout.free:
@@ -230,7 +242,7 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     Where the table's rows are split over tiles, each gives a candidate for every index, and a
     second step picks the right one. Where indices are split, several tiles need the same rows.
     """
-    workers = m.chip.workers
+    workers, tile = m.chip.workers, _row_tile(m)
     row_bytes = plan.width * element_bytes(dtype)
     table_bytes = plan.rows * row_bytes
     received = temporary = plan.indices * INDEX_BYTES
@@ -240,7 +252,7 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
 
     def sliced(indices: int, found: int) -> int:
-        return plan.groups * multi_slice_cycles(m.tile, indices, found, plan.width, dtype)
+        return plan.groups * multi_slice_cycles(tile, indices, found, plan.width, dtype)
 
     per_worker = ceil_div(plan.indices, workers)
     m.emit(
@@ -289,7 +301,7 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     Split indices fill partial tables of zeros, which are summed and added; up to sdk/poplar/2.0.0
     these are always float32.
     """
-    early = m.tile.version == CODELET_VERSIONS[0]
+    early = _early(m)
     stored = Placed((plan.group_split * plan.groups * op.rows * op.width,), dtype)
     if op.function == "add":
         # A sum starts from zeros, laid out as planned; rows are written where they are stored.
@@ -316,7 +328,7 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     # The early vertex runs on one worker; later ones divide the rows of the table.
     own_rows = plan.rows if early else m.tile.per_worker(plan.rows)
     work = plan.indices, hits(op, plan.indices, own_rows), plan.width, partial_dtype
-    cycles = multi_update_add_cycles(m.tile, *work)
+    cycles = multi_update_add_cycles(_row_tile(m), *work)
     vertex = "popops::ScaledMultiUpdateOp"
     moved = {"received": plan.groups * received, "temp": partial_bytes}
     m.emit("add rows", vertex, plan.groups * cycles, **moved)

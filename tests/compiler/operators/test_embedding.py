@@ -7,6 +7,7 @@ import pytest
 from emitting import MK2, emitted
 from hypothesis import given, settings, strategies as st
 
+from ipusim.compiler.emitter import Emitter
 from ipusim.compiler.operators.gather import (
     EmbeddingPlan,
     add_rows,
@@ -14,6 +15,9 @@ from ipusim.compiler.operators.gather import (
     look_up,
     plan_embedding,
 )
+from ipusim.compiler.stacks import load_stack
+from ipusim.compiler.tiles import Tile
+from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Gather
 
@@ -39,6 +43,12 @@ def gather_steps(plan, rows=1000, dtype="float16", hottest=Fraction(0)):
 
 def update_add_steps(plan, rows=1000, width=1024, dtype="float16", hottest=Fraction(0), what="add"):
     return emitted(add_rows, table(rows, width, hottest, what), plan, dtype)
+
+
+def early_steps(run, *arguments):
+    m = Emitter(chip=MK2, stack=load_stack("sdk-2.0"))
+    run(m, *arguments)
+    return m.steps
 
 
 GOALS = ("memory", "cycles")
@@ -101,11 +111,24 @@ def test_split_indices_bring_the_table_to_each_group():
 def test_early_sums_are_of_floats_and_so_is_the_table_they_are_added_to():
     plan = replace(WHOLE, index_split=4, indices=15)
     change = table(1000, 1024, Fraction(0), "write")
-    steps = emitted(add_rows, change, plan, "float16", codelets="2020-01")
+    steps = early_steps(add_rows, change, plan, "float16")
     assert [s.name for s in steps[-3:]] == ["cast", "scaled add", "cast"]
-    floats = emitted(add_rows, change, plan, "float32", codelets="2020-01")
+    floats = early_steps(add_rows, change, plan, "float32")
     assert "cast" not in [s.name for s in floats]
     assert floats[-1].cycles == steps[-2].cycles
+
+
+def test_only_the_vertices_of_rows_are_early_ones():
+    plan = replace(WHOLE, index_split=4, indices=15)
+    rearranged, cast, zeroed, add, *_ = early_steps(
+        add_rows, table(1000, 1024, Fraction(0), "write"), plan, "float16"
+    )
+    tile = Tile(MK2, "2021-03")
+    assert cast.compute_cycles == cast_cycles(tile, 15 * 16, "float16", "float32")
+    assert zeroed.compute_cycles == fill_cycles(tile, 1000 * 16, "float32")
+    # One worker takes 11 cycles for a row and 3 for each but its first element.
+    assert add.compute_cycles == 6 * (17 + 15 * (11 + 15 * 3))
+    assert rearranged.vertex == "copy"
 
 
 def test_addition_of_rows_by_hand():
