@@ -262,6 +262,21 @@ class Emitter:
         vertex = codelets.vertex_of(function, self.tile.version) + _suffix(in_place)
         self._loop(name, vertex, function, x, **moved)
 
+    def integers(
+        self, function: str, x: Placed, name: str, *, scalar: bool = False, **moved: int
+    ) -> None:
+        """Combine 32-bit integers with as many, or with a `scalar`, as `emit` has it.
+
+        The library of 2020-01 writes the scalar out first.
+        """
+        repeated = f"BroadcastScalar1D {function}"
+        known = all(repeated in tables.INTEGERS[v] for v in (self.library, self.tile.version))
+        vertex = "BroadcastScalar1D" if scalar and known else "BinaryOp1D"
+        if scalar and not known:
+            moved["copy"] = copy_cycles(self.tile_bytes(x), self.chip, atom_bytes=OFFSET_BYTES)
+        cycles = codelets.integer_cycles(self.tile, vertex, function, self.share(x))
+        self.emit(name, f"popops::{vertex}", cycles, **moved)
+
     def scalar(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Combine a tensor with a single number."""
         self.by_channel(function, x, 1, name, in_place=in_place)

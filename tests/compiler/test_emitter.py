@@ -195,3 +195,19 @@ def test_bad_input_is_refused_in_one_sentence(call, error, words):
     with pytest.raises(error, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_integers_by_hand():
+    indices = vector(60, "float32", tiles=1)
+    (late,) = emitted(Emitter.integers, "div", indices, "quotient", scalar=True)
+    assert late.vertex == "popops::BroadcastScalar1D"
+    assert late.compute_cycles == 11 + 6 * (20 + 10 * 260)
+    (early,) = emitted(
+        Emitter.integers, "div", indices, "quotient", scalar=True, codelets="2020-01"
+    )
+    # The divisor is written out, a word at a time, and no vertex knows that it is one number.
+    assert early.vertex == "popops::BinaryOp1D"
+    assert early.compute_cycles == 200 + 6 * (22 + 10 * 45)
+    assert early.copy_cycles == 5 * 240 // (4 * 4)
+    (added,) = emitted(Emitter.integers, "add", indices, "sum")
+    assert added.compute_cycles == 11 + 6 * (26 + 10 * 7)

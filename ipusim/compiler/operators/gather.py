@@ -282,16 +282,18 @@ def _number_candidates(m: Emitter, op: Gather, chosen: int) -> None:
 
     Its place among the `chosen` indices of a tile, after those of the parts of the table before its
     own (multiSlicePlanned, adjustedIndicesStage1): as places and counts repeat, each operation has
-    a vertex of its own. Integers are charged as float32.
+    a vertex of its own. Places lie as the first of the indices do.
     """
-    indices, places = Placed((op.groups * op.indices,), "float32"), Placed((chosen,), "float32")
-    vectors = m.tile.per_worker(ceil_div(m.share(places), m.tile.width(places.dtype)))
+    indices = Placed((op.groups * op.indices,), "float32")
+    here = min(chosen, m.share(indices))
+    vectors = m.tile.per_worker(ceil_div(here, m.tile.width(indices.dtype)))
     numbered = m.chip.workers * (14 + 3 * vectors)
-    m.emit("number places", "popops::Iota", numbered, tiles=m.tiles_of(places))
+    m.emit("number places", "popops::Iota", numbered, tiles=ceil_div(chosen, here))
     tiles = m.tiles_of(indices)
-    m.binary("div", indices, "part of the table", exchange=INDEX_BYTES, tiles=tiles)
-    m.binary("mul", indices, "candidates before", exchange=INDEX_BYTES, tiles=tiles)
-    m.binary("add", indices, "candidate", exchange=m.tile_bytes(indices), tiles=tiles)
+    constant = {"scalar": True, "exchange": INDEX_BYTES, "tiles": tiles}
+    m.integers("div", indices, "part of the table", **constant)
+    m.integers("mul", indices, "candidates before", **constant)
+    m.integers("add", indices, "candidate", exchange=m.tile_bytes(indices), tiles=tiles)
 
 
 def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:

@@ -9,7 +9,7 @@ apart.
 
 from collections.abc import Iterable
 
-from ipusim.compiler.emitter import Emitter, Placed
+from ipusim.compiler.emitter import COUNTER, Emitter, Placed
 from ipusim.compiler.program import Superstep
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import copy_cycles
@@ -34,4 +34,4 @@ def stash_steps(
 
 def _advance(m: Emitter) -> None:
     m.count("add to counter")
-    m.count("remainder of counter")
+    m.integers("rem", COUNTER, "remainder of counter", scalar=True)

@@ -68,6 +68,12 @@ def loop_cycles(tile: Tile, vertex: str, function: str, elements: int, dtype: st
     return tile.workers * (start + loops) + supervisor
 
 
+def integer_cycles(tile: Tile, vertex: str, function: str, elements: int) -> int:
+    """Return the cycles of a vertex of 32-bit integers, which none computes in vectors."""
+    start, supervisor, each = tables.INTEGERS[tile.version][f"{vertex} {function}"]["float32"]
+    return supervisor + tile.workers * (start + each * tile.per_worker(elements))
+
+
 def non_linearity_cycles(
     tile: Tile, function: str, elements: int, dtype: str, *, gradient: bool = False
 ) -> int:

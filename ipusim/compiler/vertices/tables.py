@@ -61,6 +61,10 @@ regions, whose workers take cycles once and per region: ``worker/supervisor/once
 
 A product of later versions takes a common prologue of 24 besides the 19 of the path for halves."""
 
+INTEGERS = LOOPS.pop("integers")
+"""Cycles of vertices of unsigned integers of 32 bits, where others have float32, by vertex and
+function: ``worker/supervisor/element``. Quotients and remainders are means of random numbers."""
+
 NON_LINEARITY = LOOPS.pop("non-linearity")
 """Cycles of the operation alone in the pipelined vertices, ``single/per vector``. The loop of
 2020-01 runs the operation twice per vector."""

@@ -81,9 +81,14 @@ def test_candidates_are_numbered_before_they_are_chosen():
         look_up, Gather(rows=1000, width=1024, indices=60), ROWS_SPLIT, "float16"
     )
     vertices = [step.vertex.removeprefix("popops::") for step in steps]
-    assert vertices == ["Iota", *["BinaryOp1D"] * 3]
-    # Of fifteen places a worker writes two vectors. Sixty indices lie on one tile.
-    assert steps[0].compute_cycles == 6 * (14 + 3 * 2)
+    assert vertices == ["Iota", *["BroadcastScalar1D"] * 2, "BinaryOp1D"]
+    # Sixty indices lie on one tile, ten to a worker, which writes two vectors of fifteen places.
+    assert [step.compute_cycles for step in steps] == [
+        6 * (14 + 3 * 2),
+        11 + 6 * (20 + 10 * 260),
+        11 + 6 * (20 + 10 * 6),
+        11 + 6 * (26 + 10 * 7),
+    ]
     assert [step.exchange_bytes for step in steps] == [0, 4, 4, 60 * 4]
     assert {step.tiles for step in steps} == {1}
 

@@ -20,6 +20,8 @@ def test_a_tensor_is_written_read_and_copied_into_place():
     assert saving[0].vertex == "popops::DynamicUpdateSlice1D"
     assert restoring[0].vertex == "popops::DynamicSlice1D"
     assert saving[0].compute_cycles == restoring[0].compute_cycles == 25 + 6 * (35 + 24 + 2 * 4)
+    # the remainder of an integer takes 267 cycles of one worker
+    assert saving[2].compute_cycles == 11 + 6 * (20 + 267)
     # of all steps only those that slice wait for a counter from elsewhere
     assert [step.exchange_bytes for step in saving] == [4, 0, 0]
     assert [step.exchange_bytes for step in restoring] == [4, 0, 0, 0]
