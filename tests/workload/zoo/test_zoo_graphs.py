@@ -201,8 +201,10 @@ def test_only_what_runs_along_edges_takes_longer_with_more_edges():
         }
         for links in (8, 80)
     )
-    for along_edges in ("gcn_0.adjacency.gather", "gcn_0.adjacency.sum", "adjacency.loops.sort"):
+    for along_edges in ("gcn_0.adjacency.sum", "adjacency.loops.sort"):
         assert many[along_edges] > 2 * few[along_edges] > 0
+    # For few edges the rows are split, so that their indices have to be divided.
+    assert many["gcn_0.adjacency.gather"] > few["gcn_0.adjacency.gather"] > 0
     for at_nodes in ("gcn_0", "gcn_0.norm", "output"):
         assert many[at_nodes] == few[at_nodes] > 0
 
