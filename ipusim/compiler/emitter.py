@@ -173,6 +173,7 @@ class Emitter:
         exchange: int = 0,
         temp: int = 0,
         received: int = 0,
+        paired: int = 0,
         copy: int = 0,
         tiles: int = 0,
     ) -> None:
@@ -180,16 +181,22 @@ class Emitter:
 
         `compute` and `copy` are cycles of the slowest tile, `exchange` bytes that the fullest tile
         receives, `temp` bytes of it that live during this step only; `received` bytes are both.
-        `tiles` take part, those of all steps by default.
+        Neighbours on one bus receive `paired` bytes more together, each cycle as many as tiles
+        (poplibs lib/poplin/ExchangeEstimator.hpp). `tiles` take part, those of all steps by
+        default.
         """
         exchange, temp = exchange + received, temp + received
+        rate = self.chip.exchange_bytes_per_cycle
+        exchange_cycles = ceil_div(exchange, rate)
+        exchange_cycles += ceil_div(paired, rate * self.chip.tiles_per_exchange_bus)
+        exchange += paired
         overhead = self.superstep_cycles if exchange else self.stack.compute_set_cycles
         self.steps.append(
             Superstep(
                 name=name,
                 vertex=vertex,
                 sync_cycles=overhead,
-                exchange_cycles=ceil_div(exchange, self.chip.exchange_bytes_per_cycle),
+                exchange_cycles=exchange_cycles,
                 copy_cycles=copy,
                 compute_cycles=compute,
                 exchange_bytes=exchange,

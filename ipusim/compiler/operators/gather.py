@@ -236,6 +236,23 @@ def bring_into_place(m: Emitter, plan: EmbeddingPlan, dtype: str) -> None:
     m.copy("bring table into place", received=own, cycles=copy_cycles(own, m.chip))
 
 
+def _arriving(m: Emitter, groups: int, *streams: tuple[int, int, int]) -> dict[str, int]:
+    """Return the bytes that a tile receives of `groups` groups, as `Emitter.emit` takes them.
+
+    Each stream is its bytes, those of them that lie on the tile, and how many neighbours receive
+    the same: tiles count parts of a row first, then parts of the table, then of the indices
+    (linearizeSliceIndices). Two on a bus receive it together; as one has to receive alone what the
+    other holds, that takes as long as if neither held any.
+    """
+    alone = paired = 0
+    for whole, own, neighbours in streams:
+        if neighbours % m.chip.tiles_per_exchange_bus:
+            alone += whole - own
+        else:
+            paired += whole
+    return {"exchange": groups * alone, "paired": groups * paired}
+
+
 def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     """Copy the rows that the indices choose.
 
@@ -245,9 +262,12 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     workers, tile = m.chip.workers, _row_tile(m)
     row_bytes = plan.width * element_bytes(dtype)
     table_bytes = plan.rows * row_bytes
-    received = temporary = plan.indices * INDEX_BYTES
+    temporary = plan.indices * INDEX_BYTES
+    of_part = plan.row_split * plan.width_split
+    streams = [(plan.indices * INDEX_BYTES, 0, of_part)]
     if plan.index_split > 1:
-        received += table_bytes - table_bytes // plan.index_split
+        neighbours = plan.index_split if of_part == 1 else 1
+        streams.append((table_bytes, table_bytes // plan.index_split, neighbours))
         temporary += table_bytes
     candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
 
@@ -259,8 +279,8 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
         "gather",
         "popops::MultiSlice",
         sliced(per_worker, hits(op, per_worker, plan.rows)),
-        exchange=plan.groups * received,
         temp=plan.groups * (temporary + candidates),
+        **_arriving(m, plan.groups, *streams),
     )
     if plan.row_split == 1:
         return
@@ -272,8 +292,8 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
         "gather, choose candidates",
         "popops::MultiSlice",
         sliced(per_worker, per_worker),
-        exchange=plan.groups * (arriving + chosen * INDEX_BYTES),
         temp=plan.groups * (candidates + arriving),
+        **_arriving(m, plan.groups, (arriving, 0, 1), (chosen * INDEX_BYTES, 0, plan.width_split)),
     )
 
 
@@ -326,14 +346,21 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     if several:
         cycles = fill_cycles(m.tile, partials, partial_dtype)
         m.emit("zero partial tables", "popops::Fill", cycles, temp=partial_bytes)
-    received = plan.indices * INDEX_BYTES + (plan.indices - here) * plan.width * partial_size
+    index_bytes, row_bytes = plan.indices * INDEX_BYTES, plan.width * partial_size
+    neighbours = plan.row_split if plan.width_split == 1 else 1
+    arriving = _arriving(
+        m,
+        plan.groups,
+        (index_bytes, 0, plan.row_split * plan.width_split),
+        (plan.indices * row_bytes, here * row_bytes, neighbours),
+    )
+    received = plan.groups * (index_bytes + (plan.indices - here) * row_bytes)
     # The early vertex runs on one worker; later ones divide the rows of the table.
     own_rows = plan.rows if early else m.tile.per_worker(plan.rows)
     work = plan.indices, hits(op, plan.indices, own_rows), plan.width, partial_dtype
     cycles = multi_update_add_cycles(_row_tile(m), *work)
     vertex = "popops::ScaledMultiUpdateOp"
-    moved = {"received": plan.groups * received, "temp": partial_bytes}
-    m.emit("add rows", vertex, plan.groups * cycles, **moved)
+    m.emit("add rows", vertex, plan.groups * cycles, temp=partial_bytes + received, **arriving)
     if not several:
         return
     # Sums lie as the table does, which its parts share out in grains (createSliceableTensor).

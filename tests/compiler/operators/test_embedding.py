@@ -221,3 +221,28 @@ def test_a_computed_table_is_brought_into_place():
     (moved,) = emitted(bring_into_place, WHOLE, "float16")
     assert moved.exchange_bytes == 1000 * 16 * 2
     assert moved.copy_cycles == 1000 * 32 // MK2.memcpy_bytes_per_cycle
+
+
+def test_neighbours_on_a_bus_receive_the_same_indices_together():
+    # 64 parts of a row look at the same sixty indices: 8 bytes arrive in a cycle.
+    (step,) = gather_steps(WHOLE)
+    assert step.exchange_bytes == 240
+    assert step.exchange_cycles == 240 // 8
+    (odd,) = gather_steps(replace(WHOLE, width_split=63))
+    assert odd.exchange_cycles == 240 // 4
+    # The rows that they add are parts of their own.
+    *_, add = update_add_steps(replace(WHOLE, row_split=3))
+    assert add.exchange_cycles == 240 // 8 + 60 * 32 // 4
+
+
+def test_narrow_tables_and_rows_are_received_together():
+    # Four parts of the indices, side by side, look at the whole table: a quarter that one holds its
+    # neighbour has to receive, so both take as long as for all of it.
+    plan = EmbeddingPlan(width_split=1, row_split=1, index_split=4, width=8, rows=1000, indices=15)
+    (step,) = gather_steps(plan)
+    assert step.exchange_bytes == 60 + 1000 * 16
+    assert step.exchange_cycles == 60 // 4 + 1000 * 16 // 8
+    # Two parts of the table, side by side, add the same rows.
+    halves = replace(plan, row_split=2, index_split=1, rows=500, indices=60)
+    *_, add = update_add_steps(halves)
+    assert add.exchange_cycles == 240 // 8 + 60 * 16 // 8
