@@ -219,7 +219,7 @@ def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
             bring_into_place(m, plan, m.dtype)
         look_up(m, op, plan, m.dtype)
     else:
-        add_rows(m, op, plan, m.dtype)
+        add_rows(m, op, plan, m.dtype, placed=inputs[-2].layout.free)
     return SPREAD
 
 
@@ -293,7 +293,12 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
         "popops::MultiSlice",
         sliced(per_worker, per_worker),
         temp=plan.groups * (candidates + arriving),
-        **_arriving(m, plan.groups, (arriving, 0, 1), (chosen * INDEX_BYTES, 0, plan.width_split)),
+        **_arriving(
+            m,
+            plan.groups,
+            (arriving, chosen * row_bytes, 1),
+            (chosen * INDEX_BYTES, 0, plan.width_split),
+        ),
     )
 
 
@@ -316,12 +321,14 @@ def _number_candidates(m: Emitter, op: Gather, chosen: int) -> None:
     m.integers("add", indices, "candidate", exchange=m.tile_bytes(indices), tiles=tiles)
 
 
-def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
+def add_rows(
+    m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str, *, placed: bool = False
+) -> None:
     """Add rows into a table, gradients or messages of neighbours.
 
     Every tile looks at all its indices and adds the rows that fall into its part of the table.
     Split indices fill partial tables of zeros, which are summed and added; up to sdk/poplar/2.0.0
-    these are always float32.
+    these are always float32. Rows that are `placed` lie as the plan has them.
     """
     early = _early(m)
     stored = Placed((plan.group_split * plan.groups * op.rows * op.width,), dtype)
@@ -335,7 +342,11 @@ def add_rows(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     here = ceil_div(plan.indices, plan.row_split)
     own = plan.groups * here * plan.width
     if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
-        m.copy("rearrange gradients", received=own * element_bytes(dtype))
+        moved = own * element_bytes(dtype)
+        if placed:
+            m.copy("copy gradients", temp=moved, cycles=copy_cycles(moved, m.chip))
+        else:
+            m.copy("rearrange gradients", received=moved)
     else:
         here = 0
     if partial_dtype != dtype:

@@ -71,9 +71,9 @@ def test_split_rows_need_a_second_step():
     first, *_, second = gather_steps(ROWS_SPLIT)
     # A quarter of the indices is found, three for the fullest worker; the others are passed over.
     assert first.compute_cycles == 6 * (19 + 3 * (19 + 16) + 7 * 8)
-    # 15 of the rows end here, and the candidates of all four parts arrive.
+    # 15 of the rows end here, and the candidates of the other three parts arrive.
     assert second.compute_cycles == 6 * (19 + 3 * (19 + 16))
-    assert second.exchange_bytes == 4 * 15 * 32 + 15 * 4
+    assert second.exchange_bytes == 3 * 15 * 32 + 15 * 4
 
 
 def test_candidates_are_numbered_before_they_are_chosen():
@@ -146,6 +146,12 @@ def test_addition_of_rows_by_hand():
     assert add.exchange_bytes == 60 * (4 + 32)
     assert rearrange.exchange_bytes == 15 * 32
     assert fill.vertex == "popops::Fill"
+    # Rows that lie there are copied all the same.
+    _, copied, same = emitted(
+        add_rows, table(1000, 1024, Fraction(0), "add"), ROWS_SPLIT, "float16", placed=True
+    )
+    assert (copied.exchange_bytes, copied.copy_cycles) == (0, 15 * 32 // 8)
+    assert same.cycles == update_add_steps(ROWS_SPLIT)[-1].cycles
 
 
 def test_the_worst_case_finds_every_index_on_one_worker():
