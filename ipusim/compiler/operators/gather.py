@@ -302,6 +302,11 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     )
 
 
+def number_cycles(m: Emitter, places: int) -> int:
+    """Return the cycles of counting up, over so many places of a tile (Iota, one run a worker)."""
+    return m.chip.workers * (14 + 3 * m.tile.per_worker(ceil_div(places, m.tile.width("float32"))))
+
+
 def _number_candidates(m: Emitter, op: Gather, chosen: int) -> None:
     """Compute where the right candidate of each index lies among those that arrive.
 
@@ -311,9 +316,7 @@ def _number_candidates(m: Emitter, op: Gather, chosen: int) -> None:
     """
     indices = Placed((op.groups * op.indices,), "float32")
     here = min(chosen, m.share(indices))
-    vectors = m.tile.per_worker(ceil_div(here, m.tile.width(indices.dtype)))
-    numbered = m.chip.workers * (14 + 3 * vectors)
-    m.emit("number places", "popops::Iota", numbered, tiles=ceil_div(chosen, here))
+    m.emit("number places", "popops::Iota", number_cycles(m, here), tiles=ceil_div(chosen, here))
     tiles = m.tiles_of(indices)
     constant = {"scalar": True, "exchange": INDEX_BYTES, "tiles": tiles}
     m.integers("div", indices, "part of the table", **constant)

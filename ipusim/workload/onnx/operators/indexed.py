@@ -81,12 +81,16 @@ def _write(e: Emission, *sizes: int, updates: int, indices: int) -> None:
 
 
 def sorted_parts(e: Emission) -> None:
-    """TopK and Unique: every result is a part of rows, or of all, that are sorted whole."""
+    """TopK: the first of every row and their places. Unique: parts of all, sorted whole."""
     shape, of_all = e.shape(), e.node.op_type == "Unique"
-    e.note(LARGEST if of_all else "TopK sorts whole rows")
-    length = max(1, prod(shape) if of_all else shape[e.axis(-1)])
-    params = Sort(outer=max(1, prod(shape) // length), length=length)
-    whole = e.step(".sort", params, e.operand(), shape=shape)
+    if of_all:
+        e.note(LARGEST)
+    axis = e.axis(-1)
+    length = max(1, prod(shape) if of_all else shape[axis])
+    found = e.shape(next(filter(None, e.node.output)))
+    kept = 0 if of_all else found[axis]
+    params = Sort(outer=max(1, prod(shape) // length), length=length, kept=kept)
+    whole = e.step(".sort", params, e.operand(), shape=shape if of_all else found)
     for place, name in enumerate(e.node.output):
         if name:
             e.emit(Layout.view("slice"), whole, suffix=f".part{place}", outputs=[name])
