@@ -176,6 +176,7 @@ class Emitter:
         paired: int = 0,
         copy: int = 0,
         tiles: int = 0,
+        chip_temp: int = 0,
     ) -> None:
         """Add one superstep, of a name that says what it does, in which a vertex runs.
 
@@ -183,7 +184,8 @@ class Emitter:
         receives, `temp` bytes of it that live during this step only; `received` bytes are both.
         Neighbours on one bus receive `paired` bytes more together, each cycle as many as tiles
         (poplibs lib/poplin/ExchangeEstimator.hpp). `tiles` take part, those of all steps by
-        default.
+        default. `chip_temp` are the bytes of `temp` on all tiles together where not each of them
+        holds as many.
         """
         exchange, temp = exchange + received, temp + received
         rate = self.chip.exchange_bytes_per_cycle
@@ -191,6 +193,8 @@ class Emitter:
         exchange_cycles += ceil_div(paired, rate * self.chip.tiles_per_exchange_bus)
         exchange += paired
         overhead = self.superstep_cycles if exchange else self.stack.compute_set_cycles
+        if chip_temp:
+            chip_temp += self.held_bytes * (self.tiles or self.chip.tiles)
         self.steps.append(
             Superstep(
                 name=name,
@@ -203,6 +207,7 @@ class Emitter:
                 tiles=tiles or self.tiles,
                 repeats=self.repeats,
                 temp_bytes=temp + self.held_bytes,
+                chip_temp_bytes=chip_temp,
             )
         )
 
@@ -426,6 +431,7 @@ class Emitter:
             stage.cycles,
             exchange=stage.received,
             temp=stage.temp,
+            chip_temp=stage.chip_temp,
         )
 
     def cast(self, x: Placed, to: str) -> None:

@@ -260,7 +260,7 @@ def measure(
             activation_bytes=on_tile,
             temp_bytes=low.temp_bytes,
             interleaved_bytes=low.interleaved_bytes,
-            chip_bytes=on_chip + low.temp_bytes * low.tiles,
+            chip_bytes=on_chip + (low.chip_temp_bytes or low.temp_bytes * low.tiles),
         )
         for low, on_tile, on_chip in zip(
             (lowered[op.name] for op in graph.ops), tile_bytes, chip_bytes, strict=False

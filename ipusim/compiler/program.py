@@ -11,7 +11,8 @@ class Superstep(NamedTuple):
 
     Cycles are those of one of the `repeats` (serial splits): sync and control code, exchange,
     on-tile copies, vertices. `exchange_bytes` are received by the tile that receives most, per
-    repeat; `temp_bytes` live on a tile during this step besides tensors of the graph.
+    repeat; `temp_bytes` live on a tile during this step besides tensors of the graph,
+    `chip_temp_bytes` on all tiles together (0: `temp_bytes` on each that takes part).
     """
 
     name: str
@@ -24,6 +25,7 @@ class Superstep(NamedTuple):
     tiles: int
     repeats: int = 1
     temp_bytes: int = 0
+    chip_temp_bytes: int = 0
 
     @property
     def cycles(self) -> int:
@@ -50,7 +52,8 @@ class LoweredOp(NamedTuple):
     tiles; all three are empty where nothing is planned. If `reads_lines`, operands arrive as lines
     of a field, as those of a convolution with a window do. The result lies on `tiles` tiles, with
     `grouping` channels adjacent in memory. `temp_bytes` are those of the fullest tile;
-    `interleaved_bytes` of them must lie in interleaved memory (AMP partials).
+    `interleaved_bytes` of them must lie in interleaved memory (AMP partials). `chip_temp_bytes` are
+    those of all tiles together (0: `temp_bytes` on each).
     """
 
     name: str
@@ -67,6 +70,7 @@ class LoweredOp(NamedTuple):
     interleaved_bytes: int = 0
     codelet: str = ""
     reads_lines: bool = False
+    chip_temp_bytes: int = 0
 
     @property
     def cycles(self) -> int:
@@ -75,8 +79,8 @@ class LoweredOp(NamedTuple):
 
     def signature(self) -> tuple[object, ...]:
         """What makes two operations share code: the same plan and the same supersteps."""
-        # A step's code depends neither on `repeats` nor on `temp_bytes`, its last two fields.
-        steps = tuple([step[:-2] for step in self.steps])
+        # A step's code depends neither on `repeats` nor on temporaries, its last three fields.
+        steps = tuple([step[:-3] for step in self.steps])
         return (self.kind, self.function, self.plan, self.transform, steps)
 
 

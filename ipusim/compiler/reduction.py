@@ -12,10 +12,17 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import zip_longest
 from math import isqrt, prod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layout
-from ipusim.compiler.tiles import Tile, ceil_div, largest_part, tile_share, vector_width
+from ipusim.compiler.tiles import (
+    Tile,
+    ceil_div,
+    element_bytes,
+    largest_part,
+    tile_share,
+    vector_width,
+)
 from ipusim.compiler.vertices.elementwise import cast_cycles
 from ipusim.compiler.vertices.reduce import ReduceVertex, Region, compute_set_cycles
 from ipusim.machine import Chip
@@ -28,11 +35,19 @@ MORE_STAGES_THRESHOLD = 64
 MIN_PIECE_ROWS = 2
 
 
+class Held(NamedTuple):
+    """Bytes of partials on the fullest tile, and on all tiles together."""
+
+    tile: int = 0
+    chip: int = 0
+
+
 class Stage(NamedTuple):
     """One compute set of a reduction, in cycles of the slowest tile.
 
-    A tile receives `received` bytes before it and holds `temp` bytes during it. `vertices` are the
-    worker cycles of each vertex on the slowest tile.
+    A tile receives `received` bytes before it and holds `temp` bytes during it, all tiles together
+    `chip_temp` (0: `temp` on each). `vertices` are the worker cycles of each vertex on the slowest
+    tile.
     """
 
     name: str
@@ -41,6 +56,12 @@ class Stage(NamedTuple):
     received: int = 0
     temp: int = 0
     vertices: tuple[int, ...] = ()
+    chip_temp: int = 0
+
+    def beside(self, held: Held) -> Self:
+        """Return this stage while partials lie on tiles besides."""
+        temp, chip_temp = self.temp + held.tile, self.chip_temp + held.chip
+        return self._replace(temp=temp, chip_temp=chip_temp)
 
 
 def together(stages: Sequence[Stage], chip: Chip) -> Stage:
@@ -55,7 +76,8 @@ def together(stages: Sequence[Stage], chip: Chip) -> Stage:
     else:
         cycles = sum(stage.cycles for stage in stages)
     received, temp = sum(stage.received for stage in stages), sum(stage.temp for stage in stages)
-    return Stage(first.name, first.vertex, cycles, received, temp, vertices)
+    chip_temp = sum(stage.chip_temp for stage in stages)
+    return Stage(first.name, first.vertex, cycles, received, temp, vertices, chip_temp)
 
 
 class Reduction(NamedTuple):
@@ -97,13 +119,16 @@ def stages_of(asked: Reduction, tile: Tile, library: str) -> tuple[Stage, ...]:
     vertex = _vertex(tile, asked.dtype, output, partials, asked.function in _SUMS)
     stages: list[Stage] = []
     if layout.spread == 1:
-        stages += _on_tile(layout, vertex)
+        stages += _on_tile(layout, vertex, tiles)
         results = layout.columns_per_tile
     else:
+        held = Held()
         if layout.repeats:
             first, vertex = vertex.halves
-            stages += _on_tile(layout, first)
-        stages += _between_tiles(outputs, layout, tiles, vertex)
+            size = element_bytes(partials)
+            held = Held(layout.columns_per_tile * size, layout.partial_elements * size)
+            stages += [stage.beside(held) for stage in _on_tile(layout, first, tiles)]
+        stages += _between_tiles(outputs, layout, tiles, vertex, held)
         results = _results_per_tile(outputs, partials, chip)
     if casts:
         cycles = cast_cycles(tile, results, partials, asked.out)
@@ -112,21 +137,25 @@ def stages_of(asked: Reduction, tile: Tile, library: str) -> tuple[Stage, ...]:
 
 
 @lru_cache(maxsize=64)
-def _on_tile(layout: InputLayout, vertex: ReduceVertex) -> tuple[Stage, ...]:
+def _on_tile(layout: InputLayout, vertex: ReduceVertex, tiles: int) -> tuple[Stage, ...]:
     """Return the stages in which each tile reduces what it holds; the slowest pattern counts."""
     workers = vertex.tile.workers
     patterns = [_vertices(vertex, pattern) for pattern in layout.patterns]
     slowest = [
         max(each, key=partial(compute_set_cycles, workers=workers))
-        for each in zip_longest(*patterns, fillvalue=())
+        for each in zip_longest(*(one.sets for one in patterns), fillvalue=())
     ]
-    return tuple(_compute_sets("reduce on tile", slowest, workers))
+    between = max(one.between_bytes for one in patterns)
+    return tuple(_compute_sets("reduce on tile", slowest, workers, Held(between, between * tiles)))
 
 
 def _between_tiles(
-    outputs: int, layout: InputLayout, tiles: int, vertex: ReduceVertex
+    outputs: int, layout: InputLayout, tiles: int, vertex: ReduceVertex, held: Held
 ) -> list[Stage]:
-    """Return the stages that gather and reduce partials lying on several tiles."""
+    """Return the stages that gather and reduce partials lying on several tiles.
+
+    `held` are the partials if tiles made them; those of a stage stay until the next has run.
+    """
     partials, chip = vertex.partials, vertex.tile.chip
     stages: list[Stage] = []
     sources, data, width = layout.spread, layout.partial_elements, layout.columns_per_tile
@@ -144,14 +173,19 @@ def _between_tiles(
         narrow = replace(vertex, output=partials, partials=vertex.inputs)
         name = "reduce between tiles"
         region = Region.gathered(columns, rows)
-        stages += gathered_stages(name, narrow, region, divide_columns=False)
-        vertex = vertex.halves[1]
         sources = ceil_div(sources, rows)
         data = outputs * sources
         width = columns
         tiles = min(chip.tiles, ceil_div(data, columns))
+        size = element_bytes(partials)
+        made = Held(columns * size, data * size)
+        for stage in gathered_stages(name, narrow, region, divide_columns=False, tiles=tiles):
+            stages.append(stage.beside(held).beside(made))
+        vertex, held = vertex.halves[1], made
     mapped = _results_per_tile(outputs, partials, chip)
-    return stages + gathered_stages("reduce to output", vertex, Region.gathered(mapped, sources))
+    region, tiles = Region.gathered(mapped, sources), ceil_div(outputs, mapped)
+    last = gathered_stages("reduce to output", vertex, region, tiles=tiles)
+    return stages + [stage.beside(held) for stage in last]
 
 
 def _results_per_tile(outputs: int, partials: str, chip: Chip) -> int:
@@ -161,26 +195,40 @@ def _results_per_tile(outputs: int, partials: str, chip: Chip) -> int:
 
 
 def gathered_stages(
-    name: str, vertex: ReduceVertex, region: Region, *, divide_columns: bool = True
+    name: str,
+    vertex: ReduceVertex,
+    region: Region,
+    *,
+    divide_columns: bool = True,
+    tiles: int = 0,
 ) -> list[Stage]:
-    """Return the stages that reduce a region whose rows arrive from other tiles."""
-    vertices = vertex.tile_vertices([region], divide_columns=divide_columns, pieces=region.rows)
+    """Return the stages that reduce a region whose rows arrive from other tiles.
+
+    So many `tiles` have one, or all that take part in the operation.
+    """
+    found = vertex.tile_vertices([region], divide_columns=divide_columns, pieces=region.rows)
     received = region.elements * vertex.column_bytes[0]
-    return _compute_sets(name, vertices, vertex.tile.workers, received)
+    temp = received + found.between_bytes
+    held = Held(temp, temp * tiles)
+    return _compute_sets(name, found.sets, vertex.tile.workers, held, received)
 
 
 def _compute_sets(
-    name: str, vertices: Iterable[Sequence[int]], workers: int, received: int = 0
+    name: str, vertices: Iterable[Sequence[int]], workers: int, held: Held, received: int = 0
 ) -> list[Stage]:
-    """Return one stage per compute set; data arrives before the first, and stays until the last."""
+    """Return one stage per compute set; data arrives before the first, and stays until the last.
+
+    So do the bytes that tiles hold.
+    """
     return [
         Stage(
             f"{name}, combine workers" if index else name,
             "popops::Reduce",
             compute_set_cycles(each, workers),
             0 if index else received,
-            received,
+            held.tile,
             tuple(each),
+            held.chip,
         )
         for index, each in enumerate(vertices)
     ]

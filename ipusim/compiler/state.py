@@ -76,6 +76,7 @@ class Lowering(Emitter):
         tiles = layout.tiles or self.chip.tiles
         steps = [step if step.tiles else step._replace(tiles=tiles) for step in self.steps]
         params, temp_bytes = self.task.params, max([0, *(step.temp_bytes for step in steps)])
+        together = [step.chip_temp_bytes or step.temp_bytes * step.tiles for step in steps]
         return LoweredOp(
             name="",
             kind=params.KIND,
@@ -85,6 +86,7 @@ class Lowering(Emitter):
             grouping=layout.grouping,
             macs=params.macs,
             float_macs=params.macs if self.dtype == "float32" else 0,
+            chip_temp_bytes=0 if "temp_bytes" in self.known else max([0, *together]),
             **{"temp_bytes": temp_bytes} | self.known,
         )
 

@@ -27,6 +27,16 @@ def test_steps_of_a_loop_repeat_and_hold():
     assert inside.cycles == 5 * after.cycles
 
 
+def test_temporaries_of_few_tiles_stand_beside_what_all_hold():
+    m = emitter(chip=MK1)
+    with m.holding(100):
+        m.emit("few", "v", temp=8, chip_temp=8 * 5)
+    m.emit("all", "v", temp=8)
+    few, all_ = m.steps
+    assert (few.temp_bytes, few.chip_temp_bytes) == (108, 8 * 5 + 100 * MK1.tiles)
+    assert (all_.temp_bytes, all_.chip_temp_bytes) == (8, 0)
+
+
 IMAGE = (4, 56, 56, 256)
 
 

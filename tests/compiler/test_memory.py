@@ -88,6 +88,15 @@ def test_the_fullest_moment_counts_temporaries(fork, forked):
     assert measure(graph, Program(tuple(changed)), CHIP).peak_op == "y"
 
 
+def test_temporaries_of_the_chip_may_be_fewer_than_those_of_each_tile(fork):
+    graph, program = fork
+    few = {"temp_bytes": 1 << 16, "chip_temp_bytes": 3 << 16}
+    changed = [op._replace(**few) if op.name == "y" else op for op in program.ops]
+    memory = measure(graph, Program(tuple(changed)), CHIP)
+    assert at(memory, "y").chip_bytes == BYTES + (3 << 16)
+    assert at(memory, "y").temp_bytes == 1 << 16
+
+
 def test_a_result_that_is_handed_out_lives_to_the_end():
     g = GraphBuilder("two results")
     x = g.input("x", (1, 4, 64, 64))

@@ -1,5 +1,7 @@
 """Reduction: vertices by hand, stages (IPUModel rows: test_fidelity_pooling)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from emitting import MK1, MK2, emitted
@@ -63,32 +65,58 @@ def test_general_vertex_by_hand():
 
 def test_columns_are_shared_by_six_workers():
     # 48 columns in grains of 8: one grain per worker, one compute set.
-    (vertices,) = HALF_TO_FLOAT.tile_vertices([Region(48, 1, 10)])
+    ((vertices,), between) = HALF_TO_FLOAT.tile_vertices([Region(48, 1, 10)])
+    assert between == 0
     assert vertices == [HALF_TO_FLOAT.strided(8, 10)] * 6
     assert compute_set_cycles(vertices, MK1.workers) == 6 * vertices[0]
 
 
 def test_columns_stay_whole_where_other_regions_fill_the_workers():
     regions = [Region(4, 2, 1)] * 6 + [Region(16, 1, 4)]
-    (vertices,) = HALF_TO_FLOAT.tile_vertices(regions)
+    ((vertices,), _) = HALF_TO_FLOAT.tile_vertices(regions)
     assert len(vertices) == len(regions)
 
 
 def test_few_columns_are_shared_by_rows_in_two_compute_sets():
-    first, second = HALF_TO_FLOAT.tile_vertices([Region(8, 1, 32)])
+    (first, second), between = HALF_TO_FLOAT.tile_vertices([Region(8, 1, 32)])
     assert max(first) == HALF_TO_FLOAT.strided(8, 6)
     assert second == [FLOAT.strided(8, 6)]
+    assert between == 6 * 8 * 4
 
 
 def test_reductions_at_once_share_the_workers():
-    few = Stage("few", "popops::Reduce", 6 * 50, 8, 16, (50, 40))
+    few = Stage("few", "popops::Reduce", 6 * 50, 8, 16, (50, 40), 1600)
     many = Stage("many", "popops::Reduce", 6 * 90, 4, 2, (90,) * 6)
-    assert together([few, few], MK1) == ("few", "popops::Reduce", 6 * 50, 16, 32, (50, 40, 50, 40))
+    assert together([few, few], MK1) == Stage(
+        "few", "popops::Reduce", 6 * 50, 16, 32, (50, 40, 50, 40), 2 * 1600
+    )
     assert together([many, many], MK1).cycles == 6 * 180
     # The two of few start on the first workers that are free: after vertices of many.
     assert together([many, few], MK1).cycles == 6 * 140
     cast = Stage("cast result", "popops::Cast", 100)
     assert together([few, cast], MK1)[2:5] == (6 * 50 + 100, 8, 16)
+
+
+def test_partials_are_counted_on_the_tiles_that_hold_them():
+    """1,024 tiles sum 4 rows of 8 columns of 4 halves each; 16 of them receive all of an output."""
+    chip = replace(MK1, tiles=1024)
+    on_tile, combined, last = reduce_steps((16, 256, 8, 4), (1, 3), chip=chip)
+    own = 8 * 4
+    for step in (on_tile, combined):
+        # Four partials of each of 8 columns until they are combined.
+        assert (step.temp_bytes, step.chip_temp_bytes) == (5 * own, 1024 * 5 * own)
+    # 128 sums, 8 to a tile, each of 64 partials.
+    assert last.temp_bytes == own + 64 * own
+    assert last.chip_temp_bytes == 1024 * own + 16 * 64 * own
+
+
+def test_partials_of_a_stage_stay_until_the_next_has_run():
+    *_, between, last = reduce_steps((100_000, 16), (0,), chip=MK2)
+    sources = last.exchange_bytes // (8 * 4)
+    # Two tiles gather 8 sums each from the tiles of the stage before, whose partials are of 4.
+    assert last.temp_bytes == last.exchange_bytes + 4 * 4
+    assert last.chip_temp_bytes == 2 * last.exchange_bytes + 16 * sources * 4
+    assert between.temp_bytes > between.exchange_bytes + 4 * 4
 
 
 def test_layout_of_a_linear_mapping():

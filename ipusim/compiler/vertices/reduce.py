@@ -44,6 +44,16 @@ class Region(NamedTuple):
         return self.columns * self.inner * self.outer
 
 
+class TileVertices(NamedTuple):
+    """The compute sets of a tile, each as a list of the worker cycles of its vertices.
+
+    A second one, if any, combines the partials of the first, which take `between_bytes`.
+    """
+
+    sets: tuple[list[int], ...]
+    between_bytes: int
+
+
 @dataclass(frozen=True)
 class ReduceVertex:
     """A vertex that reduces elements of type `inputs` to `output`; methods return worker cycles.
@@ -165,17 +175,18 @@ class ReduceVertex:
 
     def tile_vertices(
         self, regions: Sequence[Region], *, divide_columns: bool = True, pieces: int = 1
-    ) -> list[list[int]]:
-        """Return the compute sets of a tile, each as a list of the worker cycles of its vertices.
+    ) -> TileVertices:
+        """Return the vertices that reduce the regions of a tile.
 
-        A second set, if any, combines the partials of the first. With `divide_columns` workers
-        share the columns first. Rows from other tiles are `pieces`, which stay separate arrays.
+        With `divide_columns` workers share the columns first. Rows from other tiles are `pieces`,
+        which stay separate arrays.
         """
         first, second = self.halves
         workers = self.tile.workers
         todo = _split_columns(regions, self.grain, workers) if divide_columns else list(regions)
         stage1: list[int] = []
         stage2: list[int] = []
+        between = 0
         remaining: list[Region] = []
         share = max(1, workers // len(todo))
         for region in todo:
@@ -188,6 +199,7 @@ class ReduceVertex:
                     stage1.append(self.region(Region(outputs, inner, 1)))
             else:
                 # Even and odd partials first, as columns of their own; then each output's few.
+                between += columns * inner
                 for part in split_sizes(columns * inner, inner, share):
                     stage1.append(first.region(Region(part, 1, outer)))
                     stage2.append(second.continuous(part // inner, inner))
@@ -204,8 +216,10 @@ class ReduceVertex:
             for rows in split_sizes(region.rows, self.path if columns == 1 else 1, parts):
                 part = Region(columns, rows, 1) if contiguous else Region(columns, 1, rows)
                 stage1.append(first.region(part, min(pieces, rows)))
+            between += columns * parts
             stage2.append(second.region(Region.gathered(columns, parts)))
-        return [stage1, stage2] if stage2 else [stage1]
+        sets = (stage1, stage2) if stage2 else (stage1,)
+        return TileVertices(sets, between * element_bytes(self.partials))
 
 
 def _remainder_bits(width: int, columns: int) -> list[int]:

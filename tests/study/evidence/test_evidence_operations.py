@@ -52,6 +52,13 @@ def test_operations_against_ipumodel(table, key, count, median, most):
     assert line["max_abs_error_percent"] <= most
 
 
+def test_memory_of_reductions_is_close(rows):
+    """Partials count on the tiles that hold them."""
+    ours = rows[(rows["operation"] == REDUCE) & (rows["snapshot"] == "2021-03")]
+    assert ours["memory_error_percent"].abs().max() <= 7.7
+    assert ours["memory_error_percent"].abs().median() <= 5.2
+
+
 def test_every_row_of_the_suites_is_predicted(rows, table):
     assert len(rows) == table["rows"].sum() == 34
     assert (rows["predicted_cycles"] > 0).all()
