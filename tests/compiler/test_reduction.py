@@ -77,6 +77,36 @@ def test_columns_stay_whole_where_other_regions_fill_the_workers():
     assert len(vertices) == len(regions)
 
 
+def test_whole_rows_take_the_workers_that_parts_of_rows_leave():
+    """Ten rows of 64 halves between parts of two others: four workers share the rows."""
+    regions = [Region(1, 20, 1), Region(10, 64, 1), Region(1, 44, 1)]
+    ((vertices,), _) = HALF_TO_FLOAT.tile_vertices(regions)
+    rows = [HALF_TO_FLOAT.continuous(count, 64) for count in (3, 3, 2, 2)]
+    assert vertices == [*rows, *(HALF_TO_FLOAT.continuous(1, count) for count in (20, 44))]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "shares"),
+    [(3, [1, 1, 1]), (7, [2, 2, 2, 1]), (9, [2, 2, 2, 2, 1]), (13, [3] + [2] * 5)],
+)
+def test_single_outputs_come_in_pairs_where_a_worker_has_two(outputs, shares):
+    ((vertices,), _) = HALF_TO_FLOAT.tile_vertices([Region(outputs, 64, 1)])
+    assert vertices == [HALF_TO_FLOAT.continuous(count, 64) for count in shares]
+
+
+@pytest.mark.parametrize(
+    ("columns", "inner", "parts"),
+    # Parts are equal and of whole vectors of four halves: 9 columns of 2 are cut nowhere.
+    [(8, 4, 4), (10, 4, 5), (9, 4, 3), (7, 4, 1), (9, 2, 1), (6, 2, 3)],
+)
+def test_columns_that_are_reduced_in_two_steps_are_cut_evenly(columns, inner, parts):
+    (first, second), between = HALF_TO_FLOAT.tile_vertices([Region(columns, inner, 3)])
+    each = columns // parts
+    assert first == parts * [HALF_TO_FLOAT.region(Region(each * inner, 1, 3))]
+    assert second == parts * [FLOAT.continuous(each, inner)]
+    assert between == columns * inner * 4
+
+
 def test_few_columns_are_shared_by_rows_in_two_compute_sets():
     (first, second), between = HALF_TO_FLOAT.tile_vertices([Region(8, 1, 32)])
     assert max(first) == HALF_TO_FLOAT.strided(8, 6)

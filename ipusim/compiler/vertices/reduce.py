@@ -187,22 +187,22 @@ class ReduceVertex:
         stage1: list[int] = []
         stage2: list[int] = []
         between = 0
-        remaining: list[Region] = []
-        share = max(1, workers // len(todo))
-        for region in todo:
-            columns, inner, outer = region
-            if inner == 1 or columns == 1:
-                remaining.append(region)
-            elif outer == 1:
-                # Workers share the outputs.
-                for outputs in split_sizes(columns, 1, share):
-                    stage1.append(self.region(Region(outputs, inner, 1)))
-            else:
-                # Even and odd partials first, as columns of their own; then each output's few.
-                between += columns * inner
-                for part in split_sizes(columns * inner, inner, share):
-                    stage1.append(first.region(Region(part, 1, outer)))
-                    stage2.append(second.continuous(part // inner, inner))
+        adjacent = [one for one in todo if one.columns > 1 and one.inner > 1 and one.outer == 1]
+        share = _most_parts(workers, len(todo), len(adjacent))
+        for columns, inner, _ in adjacent:
+            # Workers share the outputs.
+            for outputs in _shared_outputs(columns, share):
+                stage1.append(self.region(Region(outputs, inner, 1)))
+        free = max(0, workers - len(stage1))
+        repeated = [one for one in todo if one.columns > 1 and one.inner > 1 and one.outer > 1]
+        share = _most_parts(free, len(todo) - len(adjacent), len(repeated))
+        for columns, inner, outer in repeated:
+            # Even and odd partials first, as columns of their own; then each output's few.
+            between += columns * inner
+            parts = _column_parts(columns, inner, share, self.path)
+            stage1 += parts * [first.region(Region(columns * inner // parts, 1, outer))]
+            stage2 += parts * [second.continuous(columns // parts, inner)]
+        remaining = [one for one in todo if one.columns == 1 or one.inner == 1]
         free = max(0, workers - len(stage1))
         splits = [1] * len(remaining)
         if remaining and len(remaining) < free:
@@ -274,6 +274,30 @@ def _row_splits(regions: Sequence[Region], width: int, workers: int) -> list[int
         costs[slowest] = after
         splits[slowest] = parts
     return splits if max(costs) < unsplit else [1] * len(regions)
+
+
+def _most_parts(workers: int, regions: int, divided: int) -> int:
+    """Return in how many parts each of some regions is cut, others one (findMaxSplits)."""
+    return max(1, (workers - (regions - divided)) // divided) if divided else 1
+
+
+def _shared_outputs(outputs: int, workers: int) -> list[int]:
+    """Return the outputs of each worker (findSplitsBetweenWorkers).
+
+    Single outputs come in pairs where some worker has two anyway.
+    """
+    parts = min(outputs, workers)
+    if outputs < 2 * workers:
+        parts = ceil_div(outputs, ceil_div(outputs, parts))
+    return [outputs // parts + (part < outputs % parts) for part in range(parts)]
+
+
+def _column_parts(columns: int, inner: int, most: int, width: int) -> int:
+    """Return in how many equal parts of whole vectors columns are cut (getAllowedColumnSplits)."""
+    for parts in range(most, 1, -1):
+        if columns % parts == 0 and columns // parts * inner % width == 0:
+            return parts
+    return 1
 
 
 @cache
