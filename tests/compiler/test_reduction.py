@@ -114,6 +114,13 @@ def test_few_columns_are_shared_by_rows_in_two_compute_sets():
     assert between == 6 * 8 * 4
 
 
+def test_a_single_sum_counts_as_whole_vectors():
+    """200 floats into a half: 30 + 200 / 8 cycles are fewer than those of two steps."""
+    vertex = ReduceVertex(TILE, "float32", "float16", "float32")
+    assert vertex.tile_vertices([Region(1, 200, 1)]).sets == ([vertex.continuous(1, 200)],)
+    assert len(vertex.tile_vertices([Region(1, 500, 1)]).sets) == 2
+
+
 def test_reductions_at_once_share_the_workers():
     few = Stage("few", "popops::Reduce", 6 * 50, 8, 16, (50, 40), 1600)
     many = Stage("many", "popops::Reduce", 6 * 90, 4, 2, (90,) * 6)

@@ -303,7 +303,6 @@ def _column_parts(columns: int, inner: int, most: int, width: int) -> int:
 @cache
 def _per_cycle(columns: int, width: int) -> int:
     """Return how many elements of rows of so many columns are reckoned to take one cycle."""
-    per_cycle = width
-    while columns % per_cycle and columns not in (width, width // 2, width // 4):
-        per_cycle //= 2
-    return per_cycle
+    if columns < width and columns & (columns - 1) == 0:
+        return width
+    return gcd(columns, width)
