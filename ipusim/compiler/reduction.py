@@ -160,7 +160,7 @@ def _between_tiles(
     stages: list[Stage] = []
     sources, data, width = layout.spread, layout.partial_elements, layout.columns_per_tile
     while data > outputs * MORE_STAGES_THRESHOLD and not (
-        sources < 2 * isqrt(chip.tiles) and tiles > chip.tiles * 3 // 4
+        sources**2 < 4 * chip.tiles and tiles > chip.tiles * 3 // 4
     ):
         grain = vertex.grain
         # Narrow partials stay whole; wide ones are cut so that pieces are roughly square.
@@ -182,7 +182,9 @@ def _between_tiles(
         for stage in gathered_stages(name, narrow, region, divide_columns=False, tiles=tiles):
             stages.append(stage.beside(held).beside(made))
         vertex, held = vertex.halves[1], made
-    mapped = _results_per_tile(outputs, partials, chip)
+    # Outputs are laid out by the type that arrives, which workers that share an output keep.
+    mapped = _results_per_tile(outputs, vertex.inputs, chip)
+    vertex = replace(vertex, partials=vertex.inputs)
     region, tiles = Region.gathered(mapped, sources), ceil_div(outputs, mapped)
     last = gathered_stages("reduce to output", vertex, region, tiles=tiles)
     return stages + [stage.beside(held) for stage in last]

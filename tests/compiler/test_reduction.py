@@ -208,6 +208,15 @@ def test_partials_on_several_tiles_are_gathered():
     assert steps[-1].exchange_bytes == 8 * 13 * 4
 
 
+@pytest.mark.parametrize(("dtype", "share"), [("float16", 16), ("float32", 8)])
+def test_outputs_are_laid_out_by_what_arrives(dtype, share):
+    """No tile has two partials of an output: they are gathered as they are, in four vectors."""
+    (step,) = reduce_steps((4, 1024), (0,), dtype=dtype)
+    size = 2 if dtype == "float16" else 4
+    assert step.exchange_bytes == share * 4 * size
+    assert step.chip_temp_bytes == 1024 // share * step.temp_bytes
+
+
 def test_much_data_takes_an_intermediate_stage():
     steps = reduce_steps((100_000, 16), (0,), chip=MK2)
     names = ["reduce on tile", "reduce on tile, combine workers"]
