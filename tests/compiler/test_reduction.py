@@ -110,6 +110,30 @@ def test_columns_that_are_reduced_in_two_steps_are_cut_evenly(columns, inner, pa
     assert between == columns * inner * 4
 
 
+@pytest.mark.parametrize(
+    ("vertex", "columns", "rows", "together", "shares"),
+    [
+        # 16 rows of four halves are too few for six workers, 100 of twelve are not.
+        (HALF_TO_FLOAT, 2, 32, 2, [16]),
+        (HALF_TO_FLOAT, 3, 400, 4, [16] * 5 + [20]),
+        (FLOAT, 3, 8, 2, [4]),
+    ],
+)
+def test_columns_that_fill_no_vector_are_taken_several_rows_at_once(
+    vertex, columns, rows, together, shares
+):
+    (first, second), between = vertex.tile_vertices([Region(columns, 1, rows)])
+    assert first == [vertex.strided(columns * together, share) for share in shares]
+    assert second == columns * [FLOAT.continuous(1, together * len(shares))]
+    assert between == len(shares) * columns * together * 4
+
+
+@pytest.mark.parametrize("region", [Region(2, 1, 31), Region(2, 1, 2), Region(3, 1, 6)])
+def test_rows_that_fill_no_vectors_take_the_general_vertex(region):
+    ((vertices,), _) = HALF_TO_FLOAT.tile_vertices([region])
+    assert vertices == [HALF_TO_FLOAT.default(region.columns, 1, region.outer)]
+
+
 def test_few_columns_are_shared_by_rows_in_two_compute_sets():
     (first, second), between = HALF_TO_FLOAT.tile_vertices([Region(8, 1, 32)])
     assert max(first) == HALF_TO_FLOAT.strided(8, 6)

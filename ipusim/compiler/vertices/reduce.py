@@ -183,8 +183,10 @@ class ReduceVertex:
         With `divide_columns` workers share the columns first. Rows from other tiles are `pieces`,
         which stay separate arrays.
         """
-        first, second = self.halves
         workers = self.tile.workers
+        if len(regions) == 1 and pieces == 1 and (few := self._few_columns(*regions)):
+            return few
+        first, second = self.halves
         todo = _split_columns(regions, self.grain, workers) if divide_columns else list(regions)
         stage1: list[int] = []
         stage2: list[int] = []
@@ -222,6 +224,28 @@ class ReduceVertex:
             stage2.append(second.region(Region.gathered(columns, parts)))
         sets = (stage1, stage2) if stage2 else (stage1,)
         return TileVertices(sets, between * element_bytes(self.partials))
+
+    def _few_columns(self, region: Region) -> TileVertices | None:
+        """Return the vertices for two or three columns that fill no vector, or None.
+
+        Several rows are taken as one that fills vectors; then each output's few partials are
+        combined (connectProblemColumnCountReductions, splitPartialsIntoGroups).
+        """
+        columns, inner, outer = region
+        if columns not in (2, 3) or inner > 1 or columns % self.path == 0:
+            return None
+        together = 2 if columns == 2 else self.path
+        rows = outer // together
+        if outer % together or rows < 2:
+            return None
+        first, second = self.halves
+        workers = self.tile.workers
+        groups = workers if rows > 4 * workers else 1
+        shares = [rows // groups] * (groups - 1) + [rows // groups + rows % groups]
+        stage1 = [first.strided(columns * together, share) for share in shares]
+        stage2 = columns * [second.continuous(1, groups * together)]
+        between = groups * columns * together * element_bytes(self.partials)
+        return TileVertices((stage1, stage2), between)
 
 
 def _remainder_bits(width: int, columns: int) -> list[int]:
