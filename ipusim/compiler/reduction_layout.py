@@ -115,17 +115,23 @@ def _merged(parts: list[_Alike]) -> list[_Alike]:
 
 
 def _tile_pattern(begin: int, end: int, levels: tuple[Level, ...], run: int) -> tuple[Region, ...]:
-    """Group the outputs of one tile by how their partials lie in memory."""
+    """Group the outputs of one tile by how their partials lie in memory.
+
+    Partials of outputs of different outer indices are no neighbours there (`isAdjacent`).
+    """
     regions: list[Region] = []
     reached = None
+    neighbours = next((level.size for level in reversed(levels) if not level.reduced), 1)
     for low, high, first, runs, partials in _alike_outputs(begin, end, levels, run):
         shape = (first, runs) if partials == first * runs else (partials, 1)
-        width = high - low
-        # Neighbouring outputs of the same shape form one region.
-        if low == reached and shape == regions[-1][1:]:
-            width += regions.pop().columns
-        regions.append(Region(width, *shape))
-        reached = high
+        for at in range(low - low % neighbours, high, neighbours):
+            start, stop = max(low, at), min(high, at + neighbours)
+            width = stop - start
+            # Neighbouring outputs of the same shape form one region.
+            if start == reached and start % neighbours and shape == regions[-1][1:]:
+                width += regions.pop().columns
+            regions.append(Region(width, *shape))
+            reached = stop
     return tuple(regions)
 
 

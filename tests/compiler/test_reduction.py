@@ -193,6 +193,17 @@ def test_layout_of_a_linear_mapping():
     assert collapse((2, 3, 1, 5), (1, 2, 3)) == ((2, False, 15, 1), (15, True, 1, 1))
 
 
+def test_outputs_of_several_outer_indices_are_no_neighbours():
+    # Tiles hold two blocks of 10 rows of 4 columns, or runs of 10 in order of their outputs.
+    levels = collapse((8, 10, 4), (1,))
+    assert examine_layout(levels, 80, 4, 4).patterns == (2 * (Region(4, 1, 10),),)
+    levels = collapse((8, 4, 10), (2,))
+    assert examine_layout(levels, 80, 4, 4).patterns == ((Region(8, 10, 1),),)
+    # A tile that begins within a block has less of its first and of its last.
+    pattern = (Region(4, 1, 5), Region(4, 1, 10), Region(4, 1, 5))
+    assert pattern in examine_layout(collapse((7, 10, 4), (1,)), 80, 4, 20).patterns
+
+
 @given(
     sizes=st.lists(st.integers(2, 7), min_size=2, max_size=4),
     first=st.booleans(),
