@@ -251,18 +251,18 @@ class Emitter:
     def unary(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Apply a function to every element.
 
-        `popnn::nonLinearity` of 2020-01 copies its input to the output first, if they differ
-        (lib/popnn/NonLinearity.cpp, tag 1.0.136).
+        Where a non-linearity has only the vertex in place, as all of 2020-01, its input is first
+        copied to another output (lib/popnn/NonLinearity.cpp, nonLinearity, in all versions).
         """
         cycles = self.unary_cycles(function, x, in_place=in_place)
-        vertex, copied = "popops::UnaryOp1D", 0
+        vertex, copied = "popops::UnaryOp1D" + _suffix(in_place), 0
         if function in tables.NON_LINEARITY[self.library]:
-            vertex = "popnn::NonLinearity1D"
-            if self.library == "2020-01":
-                vertex = "popnn::NonLinearitySupervisor"
-                copied = 0 if in_place else copy_cycles(self.tile_bytes(x), self.chip)
-                in_place = False
-        self.emit(name or function, vertex + _suffix(in_place), cycles, copy=copied)
+            early = self.library == "2020-01"
+            copies = not in_place and (early or function != "swish")
+            copied = copy_cycles(self.tile_bytes(x), self.chip) if copies else 0
+            vertex = "popnn::NonLinearity1D" + _suffix(in_place or copies)
+            vertex = "popnn::NonLinearitySupervisor" if early else vertex
+        self.emit(name or function, vertex, cycles, copy=copied)
 
     def binary(
         self, function: str, x: Placed, name: str = "", *, in_place: bool = False, **moved: int

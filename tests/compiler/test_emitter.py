@@ -139,6 +139,17 @@ def test_early_relu_into_another_tensor_copies_first():
     assert elsewhere.compute_cycles == here.compute_cycles
 
 
+def test_gelu_into_another_tensor_copies_first_and_swish_does_not():
+    elsewhere = unary("gelu", 121600)
+    here = unary("gelu", 121600, in_place=True)
+    assert elsewhere.vertex == here.vertex == "popnn::NonLinearity1DInPlace"
+    assert elsewhere.copy_cycles == 100 * 2 // 8
+    assert here.copy_cycles == 0
+    assert elsewhere.compute_cycles == here.compute_cycles
+    swish = unary("swish", 121600)
+    assert (swish.vertex, swish.copy_cycles) == ("popnn::NonLinearity1D", 0)
+
+
 def addition(era="2021-11", **options):
     """Two activations of 100 halves a tile, added in place."""
     (step,) = emitted(

@@ -33,6 +33,7 @@ from ipusim.compiler.vertices.training import (
     random_cycles,
 )
 from ipusim.workload.graph import Cast, Elementwise
+from ipusim.workload.operators.elementwise import KEEP_OPERANDS
 
 
 @lowers(Elementwise)
@@ -230,7 +231,9 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     for index, function in enumerate(vertices_of(op.function, m.tile.version)):
         vertex = vertex_of(function, m.tile.version)
         if vertex == "UnaryOp1D":
-            m.unary(function, x, op.function, in_place=op.in_place_ok)
+            # What a gradient reads later is not overwritten.
+            kept = m.training and op.function in KEEP_OPERANDS
+            m.unary(function, x, op.function, in_place=op.in_place_ok and not kept)
         elif repeated and _meets_column(m, inputs):
             rows = x.shaped(*m.made.shape)
             m.by_row(function, rows, op.function, in_place=op.in_place_ok)

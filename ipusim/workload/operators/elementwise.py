@@ -28,6 +28,9 @@ _OF_RESULTS = "relu sigmoid tanh sqrt rsqrt reciprocal elu leaky_relu selu celu"
 _OF_OPERANDS = (
     "abs cos erf gelu hard_sigmoid hard_swish log softplus mish swish softsign thresholded_relu"
 )
+KEEP_OPERANDS = frozenset(_OF_OPERANDS.split())
+"""Functions of one operand whose gradient reads it again."""
+
 _QUOTIENT = "div quotient dy b"
 
 GRADIENTS: dict[str, Iterable[Steps | None]] = {

@@ -345,3 +345,16 @@ def test_gradients_exist_in_every_library(function):
         )
         cycles.append(ops["f"].cycles)
     assert all(cycles)
+
+
+def test_what_the_gradient_of_a_gelu_reads_is_copied_first():
+    def forward(*rest):
+        x, y, dx = (tensor(name, 1472 * 96) for name in ("x", "y", "dx"))
+        _, ops, _ = lowered(
+            [replace(x, role="input"), y, dx], op("f", elementwise("gelu"), ("x",), ("y",)), *rest
+        )
+        return ops["f"].steps[0].copy_cycles
+
+    gradient = op("g", elementwise("gelu_grad"), ("y", "x"), ("dx",), "backward")
+    # 96 halves of a tile, eight bytes a cycle.
+    assert (forward(), forward(gradient)) == (0, 24)
