@@ -65,7 +65,7 @@ GRADIENTS: dict[str, Iterable[Steps | None]] = {
 An operand that no step reads is not kept for the backward pass.
 """
 
-OF_CONSTANTS = {"mul": (("mul gradient dy",),), "select": (("select gradient dy",),)}
+OF_CONSTANTS = {name: ((f"{name} gradient dy",),) for name in ("mul", "div", "select")}
 """Those of a function of two operands that is given one tensor, and a constant for the other."""
 
 REDUCTIONS: dict[str, Steps] = {

@@ -85,3 +85,10 @@ def test_a_selection_takes_five_cycles_an_element():
     (written,) = steps("select", matrix, matrix, (1,))
     assert written.compute_cycles == step.compute_cycles
     assert written.copy_cycles == 64 * 2 * 5 // (4 * 2)
+
+
+def test_a_division_by_a_constant_has_a_vertex_of_its_own():
+    """Eight cycles for two halves: popopsCycleEstimators.hpp, broadcastOpPerfInfo, DIVIDE."""
+    (divide,) = steps("div", (1472, 96))
+    assert divide.vertex == "popops::BroadcastScalar1DInPlace"
+    assert divide.compute_cycles == 6 * (20 + 8 * 8) + 11

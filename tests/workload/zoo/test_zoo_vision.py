@@ -218,6 +218,9 @@ def test_vit_as_it_was_trained():
     dropped = [op for op in zoo.vit_base_16_finetuning().graph().ops if op.function == "dropout"]
     assert len(dropped) == 1 + 12 * 2
     assert {op.params.n for op in pretraining.ops if op.name.endswith("attention.query")} == {768}
+    micro_batch = training_graphs(pretraining, loss="cross_entropy").micro_batch
+    divided = [op for op in micro_batch.ops if op.function == "div"]
+    assert [op.phase for op in divided] == ["forward"] * 12 + ["backward"] * 12
     mixing = [op for op in pretraining.ops if op.name.startswith("mixup.")]
     assert [op.function for op in mixing] == ["reshape", "mul", "roll", "sub", "mul", "add"]
 

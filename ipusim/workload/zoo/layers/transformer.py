@@ -36,9 +36,10 @@ class Shape:
 
     In training elements are dropped at the places `drops`: "attention" weights, "inner" for what
     follows the activation inside the feed-forward layers, "output" at the end of each half of a
-    layer. With `stochastic_depth` training drops whole halves of a layer, for each item apart
-    (arXiv 1603.09382). With `wide_mask` scores are widened to float32 for the mask and narrowed
-    afterwards.
+    layer. Scores are multiplied by a constant, or divided by one (`divides_scores`): PopART runs
+    what is written (willow/src/popx/op/divx.cpp). With `stochastic_depth` training drops whole
+    halves of a layer, for each item apart (arXiv 1603.09382). With `wide_mask` scores are widened
+    to float32 for the mask and narrowed afterwards.
     """
 
     hidden: int
@@ -50,6 +51,7 @@ class Shape:
     attention_bias: bool = True
     activation: str = "gelu"
     wide_mask: bool = False
+    divides_scores: bool = False
     head_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -195,7 +197,7 @@ def attention(
     if cache is not None:
         key, value = (cache.kept(g, name, new) for name, new in (("key", key), ("value", value)))
     scores = g.matmul("scores", query, key, transpose_b=True)
-    scores = g.elementwise("scale", "scale", scores)
+    scores = g.elementwise("scale", "div" if shape.divides_scores else "scale", scores)
     if mask is not None:
         if shape.wide_mask:
             scores = g.cast("widen", scores, "float32", fixed=True)

@@ -68,7 +68,8 @@ def _attention(
     else:
         q = split_heads(g.at("query"), q, heads)
         scores = g.matmul("scores", q, k, transpose_b=True)
-    scores = g.elementwise("scale", "scale", scores)
+    # graphcore/examples@v3.3.0:speech/conformer/pytorch/src/layers/attention.py divides.
+    scores = g.elementwise("scale", "div", scores)
     scores = g.elementwise("mask", "mul", scores, mask)
     scores = g.elementwise("mask_away", "add", scores, mask)
     weights = g.softmax("softmax", scores)
