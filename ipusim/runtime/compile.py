@@ -132,6 +132,7 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
         "optimizer": config.optimizer,
         "accumulate": _accumulation(config),
         "seeds_dropouts": config.framework.seeds_dropouts,
+        "cross_entropy": config.framework.cross_entropy,
         "batch_norm_span": config.batch_norm_span,
         "sharding": config.sharding,
     }

@@ -49,6 +49,7 @@ def training_graphs(
     optimizer: str = "sgd_momentum",
     accumulate: str = "",
     seeds_dropouts: bool = False,
+    cross_entropy: str = "fused",
     recompute: str | Sequence[str] = "none",
     batch_norm_span: int = 1,
     sharding: Sharding = WHOLE,
@@ -60,6 +61,7 @@ def training_graphs(
     loss itself ("identity"). With several micro-batches per update `accumulate` names the function
     that takes a gradient into its float16 accumulator; float32 ones are sums.
     Each dropout draws from a seed made for it (`seeds_dropouts`), or all from that of the step.
+    `cross_entropy` is one of `CROSS_ENTROPIES`.
     `recompute` says what to keep for the backward pass: everything ("none"); what
     separates about as many segments as each has convolutions and products ("auto"); or the tensors
     that cross the places after the named forward operators. Replicas share the statistics of a
@@ -73,7 +75,7 @@ def training_graphs(
     training = _training_mode(
         _with_weight_casts(graph), batch_norm_span, seeds_dropouts=seeds_dropouts
     )
-    forward = _with_loss(training, loss)
+    forward = _with_loss(training, loss, cross_entropy)
     segments = _segments(forward, recompute)
     tensors, ops, gradients = _differentiate(forward, segments)
     kept = tuple(dict.fromkeys(gradients.values()))
@@ -168,7 +170,7 @@ def _add_into(
     return Op(name=output, params=Elementwise.in_place(function), **made)
 
 
-def _with_loss(graph: Graph, loss: str) -> Graph:
+def _with_loss(graph: Graph, loss: str, cross_entropy: str) -> Graph:
     """Append the loss of every output, with an input for its targets."""
     if loss not in LOSSES:
         named = f"the loss {loss!r} does not exist" if loss else "it names no loss"
@@ -208,7 +210,9 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
         result, gradient = f"{name}.loss", f"{name}.loss_gradient"
         tensors[result] = Tensor(name=result, shape=(rows,), dtype="float32", role="output")
         tensors[gradient] = Tensor(name=gradient, shape=prediction.shape, dtype=prediction.dtype)
-        params, made = Loss(kind=loss, rows=rows, classes=classes), (result, gradient)
+        form = cross_entropy if loss in CLASS_LOSSES else "fused"
+        params = Loss(kind=loss, rows=rows, classes=classes, cross_entropy=form)
+        made = result, gradient
         ops.append(Op(name=result, params=params, inputs=(name, *targets), outputs=made))
         inputs.extend(targets)
         outputs.append(result)

@@ -1,11 +1,13 @@
 """Softmax and its gradient as the series of operations that popnn emits.
 
 Source: poplibs lib/popnn/NonLinearity.cpp, softmaxImpl and softmaxInputGradientImpl; the same at
-tags 1.0.136 and sdk/poplar/2.4.0 (frameworks ask for the stable form).
+tags 1.0.136 and sdk/poplar/2.4.0 (frameworks ask for the stable form). Of its logarithm
+lib/popnn/LogSoftmax.cpp, tag sdk/poplar/2.4.0.
 """
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.state import Lowering, lowers
+from ipusim.compiler.vertices.training import Expression
 from ipusim.workload.graph import Softmax
 
 
@@ -17,7 +19,8 @@ def softmax(m: Lowering, op: Softmax, x: Placed, *forward: Placed) -> TensorLayo
         elsewhere = not x.layout.lies_with(result.layout)
         softmax_gradient(m, result, log=op.log, elsewhere=elsewhere)
         return result.layout._replace(free=False)
-    softmax_forward(m, x.shaped(op.outer, op.length).of(m.dtype))
+    forward_pass = log_softmax_forward if op.log else softmax_forward
+    forward_pass(m, x.shaped(op.outer, op.length).of(m.dtype))
     return x.layout
 
 
@@ -31,6 +34,18 @@ def softmax_forward(m: Emitter, x: Placed) -> None:
     m.unary("inverse", sums, "softmax, 1 / sum", in_place=True)
     m.cast(sums, x.dtype)
     m.by_row("mul", x, "softmax, divide by sum", in_place=True)
+
+
+def log_softmax_forward(m: Emitter, x: Placed) -> None:
+    """Subtract each row's maximum, then the logarithm of the sum of exponents."""
+    m.reduce("max", x)
+    m.by_row("sub", x, "log softmax, subtract maximum")
+    with m.holding(m.tile_bytes(x)):
+        m.unary("exp", x, "log softmax, exp")
+        m.reduce("add", x, out="float32")
+    sums = Placed(x.shape[:-1], "float32")
+    m.generated("log softmax, logarithm", sums, Expression(operations=2, tensors=1, slow=("log",)))
+    m.by_row("sub", x, "log softmax, subtract logarithm", in_place=True)
 
 
 def softmax_gradient(m: Emitter, y: Placed, *, log: bool, elsewhere: bool) -> None:

@@ -41,5 +41,7 @@ class Framework(Sourced, file="frameworks", word="framework"):
     """Elements from which on weights are sharded where any are."""
     seeds_dropouts: bool
     """Whether each dropout has a seed made for it."""
+    cross_entropy: str
+    """How it writes a cross entropy, one of `ipusim.workload.operators.loss.CROSS_ENTROPIES`."""
     device_iterations: int
     """Batches of inference that the chips run after a call from the host."""

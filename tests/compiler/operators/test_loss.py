@@ -6,14 +6,18 @@ from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.operators.loss import loss_and_gradient
 from ipusim.compiler.operators.reduce import argmax
-from ipusim.compiler.operators.softmax import softmax_forward, softmax_gradient
+from ipusim.compiler.operators.softmax import (
+    log_softmax_forward,
+    softmax_forward,
+    softmax_gradient,
+)
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Loss
-from ipusim.workload.operators.loss import LOSSES
+from ipusim.workload.operators.loss import CROSS_ENTROPIES, LOSSES
 
 
-def loss(kind, rows, classes, dtype="float16", codelets="2021-11", scattered=False):
-    op = Loss(kind=kind, rows=rows, classes=classes)
+def loss(kind, rows, classes, dtype="float16", codelets="2021-11", scattered=False, form="fused"):
+    op = Loss(kind=kind, rows=rows, classes=classes, cross_entropy=form)
     x = matrix(rows, classes, dtype, by_rows=scattered)
     return emitted(loss_and_gradient, op, x, codelets=codelets)
 
@@ -37,6 +41,47 @@ def test_cross_entropy_order():
         "mask gradient",
     ]
     assert rest[-1] == "reduce on tile" or rest[-1].startswith("reduce")
+
+
+MASKED = ["rows with a label", "cast", "mask gradient"]
+
+
+def large(form):
+    """Steps of 1472 rows of 768 classes, and their names but for reductions: 768 halves a tile."""
+    steps = loss("cross_entropy", 1472, 768, form=form, scattered=True)
+    return steps, [step.name for step in steps if not step.name.startswith("reduce")]
+
+
+def test_a_likelihood_of_probabilities_makes_its_targets_once():
+    """graphcore/popart willow/src/popx/op/softmaxx.cpp, NlllWithSoftmaxGradDirectOpx."""
+    steps, names = large("probabilities")
+    start = names.index("fill")
+    assert names[start : start + 6] == [
+        "fill",
+        "one-hot targets",
+        "regroup targets",
+        "copy targets",
+        "probability of target",
+        "gradient",
+    ]
+    assert names[start + 6 : start + 9] == MASKED
+    assert names.count("one-hot targets") == 1
+    (copy,) = [step for step in steps if step.name == "copy targets"]
+    assert (copy.exchange_bytes, copy.copy_cycles) == (2 * 768, 0)
+
+
+def test_a_likelihood_of_logarithms_makes_targets_and_softmax_again_for_the_gradient():
+    """willow/src/popx/op/nllx.cpp and logsoftmaxx.cpp; nothing is done in place of the scores."""
+    steps, names = large("logarithms")
+    x = matrix(1472, 768, by_rows=True)
+    assert (steps[0].name, steps[0].copy_cycles) == ("copy predictions", 2 * 768 // 8)
+    made = emitted(log_softmax_forward, x)
+    assert [s.cycles for s in steps[1 : 1 + len(made)]] == [s.cycles for s in made]
+    again = len(steps) - steps[::-1].index(steps[0])
+    softmax = emitted(softmax_forward, x)
+    assert [s.cycles for s in steps[again : again + len(softmax)]] == [s.cycles for s in softmax]
+    assert names.count("one-hot targets") == 2
+    assert names[-2:] == ["softmax times sum of gradient", "gradient of log softmax"]
 
 
 def test_a_single_row_is_not_masked_and_has_no_mean():
@@ -96,15 +141,16 @@ def test_gradient_of_log_softmax_takes_the_exponent_of_the_result():
 @settings(max_examples=20)
 @given(
     kind=st.sampled_from(LOSSES),
+    form=st.sampled_from(CROSS_ENTROPIES),
     rows=st.integers(1, 64),
     classes=st.integers(2, 2000),
     dtype=st.sampled_from(("float16", "float32")),
     era=st.sampled_from(("2020-01", "2021-11")),
 )
-def test_losses_are_positive_and_repeatable(kind, rows, classes, dtype, era):
-    steps = loss(kind, rows, classes, dtype, era)
-    assert steps == loss(kind, rows, classes, dtype, era)
-    assert all(isinstance(step.compute_cycles, int) and step.compute_cycles > 0 for step in steps)
+def test_losses_are_positive_and_repeatable(kind, form, rows, classes, dtype, era):
+    steps = loss(kind, rows, classes, dtype, era, form=form)
+    assert steps == loss(kind, rows, classes, dtype, era, form=form)
+    assert all(isinstance(step.cycles, int) and step.cycles > 0 for step in steps)
 
 
 @pytest.mark.parametrize("kind", ["cross_entropy", "mean_squared"])
