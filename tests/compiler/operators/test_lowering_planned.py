@@ -148,6 +148,22 @@ def test_no_blocks_are_found_where_the_first_window_begins_with_padding():
     assert placed.copy_cycles == rearranged_copy_cycles(2 * spread, 2, CHIP)
 
 
+def test_serial_parts_of_swapped_operands_are_slices_of_the_activations():
+    graph = training_graph(conv(batch=4, field=(56, 56), in_channels=64, out_channels=256))
+    little = replace(STACK, available_memory_proportion=0.05)
+    update = lowered(graph, little)["forward.weight_gradient"]
+    assert update.transform == "swap, flatten 1"
+    assert update.plan.endswith("f15 k07 i14 o3 os4")
+    turned, placed = (
+        step for step in update.steps if step.name.split()[0] in ("transpose", "rearrange")
+    )
+    assert (turned.repeats, placed.repeats) == (4, 4)
+    # Each part needs all gradients, and three windows of a fourth of the channels.
+    assert turned.exchange_bytes == regrouping(4 * 256 * 56 * 56, 16, 16, "float16", CHIP).received
+    spread = -(-4 * 64 * 56 * 3 * 56 // 4 // update.tiles)
+    assert placed.copy_cycles == rearranged_copy_cycles(2 * spread, 2, CHIP)
+
+
 def test_where_the_first_window_begins():
     layer = conv_weight_gradient(conv(padding_lower=(1, 1), stride=(2, 2), kernel=(4, 4)))
     begins_outside = partial(_begins_outside, layer, [0, 1])

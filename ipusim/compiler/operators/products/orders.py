@@ -38,11 +38,13 @@ class Operand:
     Unless it is `ready`, laid out as the plan wants it, it takes `moved` cycles of exchange and
     `copied` cycles of copies within the tile, as the planner estimates. In each of the serial
     `parts` that it is sliced into a tile needs `bytes` of it, the same ones as `users` tiles in
-    all.
+    all. It is `used_as_input` by the plan; a convolution's plan that swaps operands has the input
+    as its weights.
     """
 
     x: Placed
     is_input: bool
+    used_as_input: bool
     moved: int
     copied: int
     bytes: int
@@ -51,15 +53,20 @@ class Operand:
     ready: bool
 
     @classmethod
-    def of(cls, x: Placed, chosen: Plan, *, is_input: bool) -> Self:
-        """Return the operand x with the cost and the split that a plan has for it."""
+    def of(cls, x: Placed, chosen: Plan, *, is_input: bool, swapped: bool) -> Self:
+        """Return the operand x with the cost and the split that a plan has for it.
+
+        Operands of a product come in the plan's order, those of a convolution as it has them:
+        then `swapped` says whether its plan has them the other way round.
+        """
+        used_as_input = is_input != swapped
         cost, split = chosen.cost, chosen.split
         cycles, parts = (cost.move_in, cost.copy_in), split.in_serial
         used = cost.input_bytes, split.input_users
-        if not is_input:
+        if not used_as_input:
             cycles, parts = (cost.move_weights, cost.copy_weights), cost.serial
             used = cost.weight_bytes, split.weight_users
-        return cls(x, is_input, *cycles, *used, parts, ready=x.layout.free)
+        return cls(x, is_input, used_as_input, *cycles, *used, parts, ready=x.layout.free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +148,7 @@ def laid_out_bytes(chosen: Plan, operand: Operand) -> int:
     lib/poputil/TensorUseTracker.cpp, resolve).
     """
     together, least = chosen.in_chans_per_group * chosen.conv_groups_per_group, 128
-    if not operand.is_input:
+    if not operand.used_as_input:
         together, least = together * chosen.out_chans_per_group, 256
     block = together * element_bytes(operand.x.dtype)
     blocks = ceil_div(operand.bytes, block)

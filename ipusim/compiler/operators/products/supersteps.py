@@ -69,9 +69,10 @@ def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> T
     """Add the supersteps of a planned operation in poplibs' order; return the result's layout."""
     m.superstep_cycles = m.stack.planned_superstep_cycles
     m.tiles = chosen.cost.tiles_used
+    swapped = isinstance(m.task.params, Conv) and chosen.transform.swap
     operands = (
-        Operand.of(data, chosen, is_input=True),
-        Operand.of(weights, chosen, is_input=False),
+        Operand.of(data, chosen, is_input=True, swapped=swapped),
+        Operand.of(weights, chosen, is_input=False, swapped=swapped),
     )
     arranged = _bring_operands(m, chosen, *operands)
     _multiply(m, chosen, *operands)
