@@ -164,6 +164,17 @@ def test_serial_parts_of_swapped_operands_are_slices_of_the_activations():
     assert placed.copy_cycles == rearranged_copy_cycles(2 * spread, 2, CHIP)
 
 
+def test_an_input_that_all_serial_parts_use_is_rearranged_once():
+    graph = training_graph(conv(batch=4, field=(56, 56), in_channels=64, out_channels=256))
+    little = replace(load_stack("sdk-2.4"), available_memory_proportion=0.07)
+    update = lowered(graph, little)["forward.weight_gradient"]
+    assert (update.transform, update.plan[-3:]) == ("swap, flatten 1", "os2")
+    # The plan's input are the gradients.
+    repeats = {step.name: step.repeats for step in update.steps}
+    assert repeats["transpose gradients"] == repeats["rearrange gradients"] == 1
+    assert repeats["rearrange activations"] == repeats["convolve"] == 2
+
+
 def test_where_the_first_window_begins():
     layer = conv_weight_gradient(conv(padding_lower=(1, 1), stride=(2, 2), kernel=(4, 4)))
     begins_outside = partial(_begins_outside, layer, [0, 1])

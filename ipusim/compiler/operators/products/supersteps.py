@@ -1,5 +1,6 @@
 """Planned operations, convolutions and products: from a plan to the supersteps of poplibs."""
 
+from itertools import compress
 from math import gcd
 
 from ipusim.compiler.convolution.planner import Plan
@@ -7,6 +8,7 @@ from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.products.orders import (
     MOST_VIEWS,
     Operand,
+    Order,
     bring_into_order,
     laid_out_bytes,
     summed_order,
@@ -131,7 +133,7 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
         data.ready = True
         orders = [summed_order(m, chosen, one) for one in operands] if is_conv else []
         if orders and all(orders):
-            bring_into_order(m, orders, cost.serial)
+            _bring_sums_into_order(m, chosen, operands, orders)
             moved = 0
         else:
             # Elements move one by one; for convolutions this is what the planner reckons with.
@@ -143,6 +145,24 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
     if moved > 0:
         emit_part(m, chosen, "rearrange operands", "copy", exchange=moved, copy=copied)
     return arranged_bytes
+
+
+def _bring_sums_into_order(
+    m: Lowering, chosen: Plan, operands: tuple[Operand, ...], orders: list[Order]
+) -> None:
+    """Rearrange the operands of a weight gradient, in every serial part or once before all.
+
+    A plan that broadcasts its input does so with its rearrangement before the loop (poplibs
+    lib/poplin/Convolution.cpp, tag sdk/poplar/2.4.0, ConvProgramTree::lower, moveTransposeOps).
+    """
+    once = [chosen.split.broadcast and one.used_as_input for one in operands]
+    if any(once):
+        bring_into_order(m, [*compress(orders, once)], 1)
+    bring_into_order(
+        m,
+        [order for order, first in zip(orders, once, strict=True) if not first],
+        chosen.cost.serial,
+    )
 
 
 def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> None:
