@@ -232,13 +232,18 @@ def _fill_copies(problem: np.void, work: np.void) -> tuple[int, int]:
     """Fill the terms of rearrangements; return the bytes of the largest, and of the input's."""
     totals, cost, used = work.totals, work.cost, work.part.tiles_used
     exchange, element = problem.exchange_bytes, problem.out_bytes
+    copy_in, copy_weights = totals.copy_in, totals.copy_weights
+    if problem.executing:
+        # Operands are sliced before they are rearranged (Convolution.cpp, convolutionImpl).
+        copy_in = -(-copy_in // work.split.in_serial)
+        copy_weights = -(-copy_weights // (work.split.in_serial * work.split.out_serial))
     if problem.era >= ERA_2_4:
-        in_tile = -(-totals.copy_in * element // used)
-        w_tile = -(-totals.copy_weights * element // used)
+        in_tile = -(-copy_in * element // used)
+        w_tile = -(-copy_weights * element // used)
     else:
         # Earlier planners copy both at once.
-        in_tile, w_tile = 0, -(-(totals.copy_in + totals.copy_weights) // used) * element
-        if totals.copy_in > 0:
+        in_tile, w_tile = 0, -(-(copy_in + copy_weights) // used) * element
+        if copy_in > 0:
             in_tile, w_tile = w_tile, in_tile
     cost.move_in = -(-in_tile // exchange)
     cost.copy_in = -(-in_tile * 5 // totals.copy_rate)

@@ -175,6 +175,17 @@ def test_an_input_that_all_serial_parts_use_is_rearranged_once():
     assert repeats["rearrange activations"] == repeats["convolve"] == 2
 
 
+def test_serial_parts_rearrange_their_own_slice_of_the_weights():
+    graph = training_graph(conv(batch=4, field=(56, 56), in_channels=128, out_channels=512))
+    little = replace(load_stack("sdk-2.4"), available_memory_proportion=0.1)
+    update = lowered(graph, little)["forward.weight_gradient"]
+    assert update.plan == "AMP nx1 1x4x16 / f16 i56 o4 os4"
+    (placed,) = (step for step in update.steps if step.name == "rearrange gradients")
+    part = -(-2 * (4 * 512 * 56 * 56 // 4) // (6 * 56 * 4))
+    assert placed.repeats == 4
+    assert placed.exchange_bytes == 4 * -(-part // 4)
+
+
 def test_where_the_first_window_begins():
     layer = conv_weight_gradient(conv(padding_lower=(1, 1), stride=(2, 2), kernel=(4, 4)))
     begins_outside = partial(_begins_outside, layer, [0, 1])
