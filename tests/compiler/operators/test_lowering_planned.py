@@ -158,10 +158,10 @@ def test_serial_parts_of_swapped_operands_are_slices_of_the_activations():
         step for step in update.steps if step.name.split()[0] in ("transpose", "rearrange")
     )
     assert (turned.repeats, placed.repeats) == (4, 4)
-    # Each part needs all gradients, and three windows of a fourth of the channels.
+    # Each part needs all gradients, and three windows of a fourth of the channels: five tiles share
+    # the blocks of 16 x 16 of eight rows.
     assert turned.exchange_bytes == regrouping(4 * 256 * 56 * 56, 16, 16, "float16", CHIP).received
-    spread = -(-4 * 64 * 56 * 3 * 56 // 4 // update.tiles)
-    assert placed.copy_cycles == rearranged_copy_cycles(2 * spread, 2, CHIP)
+    assert placed.copy_cycles == rearranged_copy_cycles(2 * 2 * 16 * 16, 2, CHIP)
 
 
 def test_an_input_that_all_serial_parts_use_is_rearranged_once():
@@ -184,6 +184,17 @@ def test_serial_parts_rearrange_their_own_slice_of_the_weights():
     part = -(-2 * (4 * 512 * 56 * 56 // 4) // (6 * 56 * 4))
     assert placed.repeats == 4
     assert placed.exchange_bytes == 4 * -(-part // 4)
+
+
+def test_the_fullest_tile_has_whole_blocks_of_windows():
+    graph = training_graph(conv(batch=4, field=(224, 224), in_channels=4, out_channels=64))
+    update = lowered(graph)["forward.weight_gradient"]
+    assert update.transform == "swap, flatten 1"
+    assert update.plan == "AMP nx1 1x16x8 / k013 i56 o2"
+    # Three outputs of 4 channels are 12, of which the first of two tiles has 8: with 16 of 4 x 224
+    # positions and 18 of 224 rows, each on one tile.
+    fullest = 8 * 16 * 18
+    assert update.steps[1].copy_cycles == rearranged_copy_cycles(2 * fullest, 2, CHIP)
 
 
 def test_where_the_first_window_begins():

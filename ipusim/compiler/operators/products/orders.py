@@ -239,6 +239,9 @@ def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) 
     if (in_windows and _begins_outside(op, dims, swap=swap)) or not blocks:
         size = element_bytes(x.dtype)
         single_bytes = ceil_div(elements, chosen.cost.tiles_used) * size
+        if in_windows:
+            # The windows are the plan's weights, in whole blocks on the fullest tile.
+            single_bytes = laid_out_bytes(chosen, operand)
         return replace(plain, copies=rearranged_copy_cycles(single_bytes, size, chip))
     pieces = ceil_div(ceil_div(elements, chip.tiles), group) if in_windows else 0
     return replace(plain, blocks=blocks, copies_to_blocks=piece_copy_cycles(pieces, chip))
