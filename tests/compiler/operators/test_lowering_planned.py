@@ -197,6 +197,22 @@ def test_the_fullest_tile_has_whole_blocks_of_windows():
     assert update.steps[1].copy_cycles == rearranged_copy_cycles(2 * fullest, 2, CHIP)
 
 
+def test_elements_of_merged_groups_move_one_by_one():
+    chip = load_chip("GC2")
+    layer = conv(batch=4, in_channels=512, out_channels=512, groups=512, field=(14, 14),
+                 stride=(2, 2), padding_lower=(1, 1), padding_upper=(0, 0))  # fmt: skip
+    graph = training_graph(layer)
+    program = lower(graph.validate(), chip, STACK, partials="float", host_dtype=None)
+    (gradient,) = (op for op in program.ops if op.name == "forward.data_gradient")
+    assert (gradient.transform, gradient.plan) == ("combine 8", "AMP nx1 1x8x8 / g64 b2 f03 f13")
+    turned, moved = gradient.steps[:2]
+    assert turned.copy_cycles == rearranged_copy_cycles(128, 2, chip)
+    # Of the gradients a tile has its share; of the 3 x 3 blocks of 8 x 8 weights two, 256 bytes.
+    single = 2 * -(-4 * 512 * 7 * 7 // 1152) + 2 * 2 * 8 * 8
+    assert moved.exchange_bytes == 4 * -(-single // 4)
+    assert moved.copy_cycles == rearranged_copy_cycles(single, 2, chip)
+
+
 def test_where_the_first_window_begins():
     layer = conv_weight_gradient(conv(padding_lower=(1, 1), stride=(2, 2), kernel=(4, 4)))
     begins_outside = partial(_begins_outside, layer, [0, 1])

@@ -23,6 +23,7 @@ from ipusim.compiler.tiles import (
     rearranged_copy_cycles,
 )
 from ipusim.compiler.vertices.elementwise import (
+    REGROUP_GRAIN_BYTES,
     TRANSPOSE,
     transpose_cycles,
 )
@@ -37,7 +38,7 @@ def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan)
     fullyConnectedWeightTranspose); those of a product are also copied into place. In a joint plan
     they stay on their tiles. The groups of a tensor divide its channels, whatever the plan pads
     them to; if the groups of a product hold one element only, elements are copied one by one
-    (getGroupSizes there, useCopyImpl).
+    (getGroupSizes there, useCopyImpl). So do those of a plan that merges groups (`_merge_groups`).
     """
     op = m.task.params
     weights = weights.spread()
@@ -62,6 +63,9 @@ def transpose_weights(m: Lowering, weights: Placed, chosen: Plan, forward: Plan)
     if not chosen.joint or copied:
         piece = element if copied else block * element
         cycles = copy_cycles(moved, m.chip, atom_bytes=element) if copied else 0
+        if isinstance(op, Conv) and max(chosen.transform.factor, forward.transform.factor) > 1:
+            # Positions, which are reversed, are adjacent where groups are merged.
+            cycles = rearranged_copy_cycles(moved, element, m.chip)
         if isinstance(op, MatMul) and m.stack.operands_in_order:
             cycles = rearranged_copy_cycles(moved, piece, m.chip)
         m.copy("turn weights", 0 if chosen.joint else moved, temp=moved, cycles=cycles)
@@ -140,11 +144,32 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
             copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
             if not is_conv and m.stack.operands_in_order:
                 copied = rearranged_copy_cycles(moved * rate, in_bytes, chip)
+    elif is_conv and chosen.transform.factor > 1:
+        moved, copied = _merge_groups(m, chosen, data, weights)
     if weights.ready and not cost.move_weights:
         _pad_weights(m, chosen, weights)
     if moved > 0:
         emit_part(m, chosen, "rearrange operands", "copy", exchange=moved, copy=copied)
     return arranged_bytes
+
+
+def _merge_groups(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> tuple[int, int]:
+    """Return the cycles to send the operands of merged groups of convolutions, and to copy them.
+
+    Operands that are laid out for such a plan have one channel of one group at a place, with its
+    positions beside it: their elements move one by one into merged groups, the weights between
+    zeros (poplibs lib/poplin/Convolution.cpp, createInputImpl, createWeightsImpl and
+    convolutionPreprocess, combineConvGroups, tag sdk/poplar/2.0.0). Rows of whole grains could be
+    transposed; they keep what the planner reckons with.
+    """
+    rate, size = m.chip.exchange_bytes_per_cycle, element_bytes(data.x.dtype)
+    moved, copied = data.moved + weights.moved, data.copied + weights.copied
+    alone = data.ready and m.task.params.field[-1] % (REGROUP_GRAIN_BYTES // size)
+    if weights.ready and alone:
+        own = ceil_div(data.x.elements, chosen.cost.tiles_used) * size
+        single = own + laid_out_bytes(chosen, weights)
+        moved, copied = ceil_div(single, rate), rearranged_copy_cycles(single, size, m.chip)
+    return moved, copied
 
 
 def _bring_sums_into_order(
