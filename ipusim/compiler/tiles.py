@@ -177,7 +177,7 @@ def rearranged_copy_cycles(moved_bytes: int, piece_bytes: int, chip: Chip) -> in
     sdk/poplar/2.4.0) gives cycles of exchange and copies together: per byte 0.4404 in pieces of a
     multiple of 8 bytes, 3.125 of another multiple of 4, else 5.1484.
     """
-    per_1024 = 451 if piece_bytes % 8 == 0 else 3200 if piece_bytes % 4 == 0 else 5271
+    per_1024 = 451 if piece_bytes % 8 == 0 else 3200 if piece_bytes % 4 == 0 else 5272
     whole = moved_bytes * per_1024 // 1024
     return max(0, whole - ceil_div(moved_bytes, chip.exchange_bytes_per_cycle))
 

@@ -246,7 +246,7 @@ def test_windows_in_other_groups_are_rearranged_each_on_its_own():
         copies[acts] = m.steps[-1].copy_cycles
         assert m.steps[-1].exchange_bytes == 2 * ins + outs
     # Cycles of poplibs' regression for pieces of 16 and of 2 bytes, less 4 bytes a cycle received.
-    by_piece = {8: outs * 451 // 1024, 1: outs * 5271 // 1024}
+    by_piece = {8: outs * 451 // 1024, 1: outs * 5272 // 1024}
     assert copies == {16: 0} | {acts: all_of - outs // 4 for acts, all_of in by_piece.items()}
 
 
