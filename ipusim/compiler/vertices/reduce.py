@@ -114,11 +114,9 @@ class ReduceVertex:
     def continuous(self, outputs: int, rows: int) -> int:
         """Return the cycles where each output's partials are contiguous.
 
-        The estimator from SDK 1.2 on is handed the number of outputs less one. So IPUModel of
-        2021-03 timed them; otherwise the cost of all outputs is given here.
+        The estimator from SDK 1.2 on is handed the number of outputs less one; the cost of all
+        outputs is given here.
         """
-        if self.tile.version == "2021-03":
-            outputs -= 1
         return outputs * (rows // self.path) + (2 if rows % 2 else 0) + 12 * outputs + 10 + 7
 
     def default(self, columns: int, pieces: int, rows_per_piece: int) -> int:
