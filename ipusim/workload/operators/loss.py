@@ -24,9 +24,8 @@ class Loss(Attributes):
     "cross_entropy" takes the softmax of the predictions first and integer targets, in the form
     `cross_entropy`; "cross_entropy_accuracy" also counts the rows whose largest prediction is the
     target's, "binary_cross_entropy" the sigmoid and targets of the predictions' shape,
-    "mean_squared" such
-    targets too. "identity" is for networks that compute their loss themselves: the result is the
-    loss, its gradient 1, and there are no targets (PopTorch's identity_loss).
+    "mean_squared" such targets too. "identity" is for networks that compute their loss themselves:
+    the result is the loss, its gradient 1, and there are no targets (PopTorch's identity_loss).
     """
 
     kind: Literal[*LOSSES]
