@@ -130,11 +130,7 @@ class Emitter:
 
     def __post_init__(self) -> None:
         self.superstep_cycles = self.stack.superstep_cycles
-        self.take_codelets(self.stack.codelets)
-
-    def take_codelets(self, version: str) -> None:
-        """From now on pick vertices, and time them, by the `codelet_versions` of `version`."""
-        self.library, estimator = codelet_versions(version)
+        self.library, estimator = codelet_versions(self.stack.codelets)
         self.tile = Tile(self.chip, estimator)
 
     def share(self, x: Placed) -> int:
@@ -260,8 +256,8 @@ class Emitter:
             early = self.library == "2020-01"
             copies = not in_place and (early or function != "swish")
             copied = copy_cycles(self.tile_bytes(x), self.chip) if copies else 0
-            vertex = "popnn::NonLinearity1D" + _suffix(in_place or copies)
-            vertex = "popnn::NonLinearitySupervisor" if early else vertex
+            vertex = "Supervisor" if early else "1D" + _suffix(in_place or copies)
+            vertex = f"popnn::NonLinearity{vertex}"
         self.emit(name or function, vertex, cycles, copy=copied)
 
     def binary(

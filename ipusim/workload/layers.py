@@ -154,22 +154,15 @@ class GraphBuilder(TensorBuilder):
         return self.apply(name, params, (updates, indices), (*groups, rows, width))
 
     def write_slices(
-        self,
-        name: str,
-        table: str,
-        updates: str,
-        indices: str,
-        *,
-        axis: int = 0,
-        hottest: int = 0,
+        self, name: str, table: str, updates: str, indices: str, *, axis: int = 0, hottest: int = 0
     ) -> str:
         """Write rows, or slices across another axis, into a stored tensor; the result is that."""
         stored = self.tensors[table]
         rows, count = stored.shape[axis], prod(self.shape(indices))
         width = prod(stored.shape) // rows
         output = self.add_tensor(f"{name}.out", stored.shape, stored.dtype, alias_of=table)
-        sizes = {"rows": rows, "width": width, "indices": count}
-        params = graph.Gather(function="write", hottest=hottest, **sizes)
+        of_table = {"rows": rows, "width": width, "indices": count}
+        params = graph.Gather(function="write", hottest=hottest, **of_table)
         self.add_op(name, params, (table, updates, indices), output)
         return output
 

@@ -29,7 +29,7 @@ from ipusim.compiler.tiles import (
     distinct_splits,
     element_bytes,
 )
-from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles
+from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles, iota_cycles
 from ipusim.compiler.vertices.reduce import ReduceVertex, Region
 from ipusim.compiler.vertices.training import multi_slice_cycles, multi_update_add_cycles
 from ipusim.machine import Chip
@@ -302,11 +302,6 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     )
 
 
-def number_cycles(m: Emitter, places: int) -> int:
-    """Return the cycles of counting up, over so many places of a tile (Iota, one run a worker)."""
-    return m.chip.workers * (14 + 3 * m.tile.per_worker(ceil_div(places, m.tile.width("float32"))))
-
-
 def _number_candidates(m: Emitter, op: Gather, chosen: int) -> None:
     """Compute where the right candidate of each index lies among those that arrive.
 
@@ -316,7 +311,7 @@ def _number_candidates(m: Emitter, op: Gather, chosen: int) -> None:
     """
     indices = Placed((op.groups * op.indices,), "float32")
     here = min(chosen, m.share(indices))
-    m.emit("number places", "popops::Iota", number_cycles(m, here), tiles=ceil_div(chosen, here))
+    m.emit("number places", "popops::Iota", iota_cycles(m.tile, here), tiles=ceil_div(chosen, here))
     tiles = m.tiles_of(indices)
     constant = {"scalar": True, "exchange": INDEX_BYTES, "tiles": tiles}
     m.integers("div", indices, "part of the table", **constant)
@@ -342,16 +337,14 @@ def add_rows(
     partial_dtype = "float32" if several and early else dtype
     partial_size = element_bytes(partial_dtype)
     # Rows that are rearranged lie on the tiles that add them, those of one part in equal shares.
-    here = ceil_div(plan.indices, plan.row_split)
+    rearranged = plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype
+    here = ceil_div(plan.indices, plan.row_split) if rearranged else 0
     own = plan.groups * here * plan.width
-    if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
-        moved = own * element_bytes(dtype)
-        if placed:
-            m.copy("copy gradients", temp=moved, cycles=copy_cycles(moved, m.chip))
-        else:
-            m.copy("rearrange gradients", received=moved)
-    else:
-        here = 0
+    moved = own * element_bytes(dtype)
+    if rearranged and placed:
+        m.copy("copy gradients", temp=moved, cycles=copy_cycles(moved, m.chip))
+    elif rearranged:
+        m.copy("rearrange gradients", received=moved)
     if partial_dtype != dtype:
         cycles = cast_cycles(m.tile, own, dtype, partial_dtype)
         m.emit("cast gradients", "popops::Cast1D", cycles)

@@ -62,15 +62,11 @@ def _transform(m: Emitter, x: Placed, *, squared: bool) -> None:
 
     Beside them lie the targets, for a cross entropy the probabilities, too.
     """
-    m.emit(
-        "loss and gradient",
-        "popnn::Loss" + ("SumSquared" if squared else "CrossEntropy"),
-        loss_transform_cycles(
-            m.tile, "mean_squared" if squared else "cross_entropy", m.share(x), x.dtype
-        ),
-        exchange=m.tile_bytes(x),
-        temp=(2 if squared else 3) * m.tile_bytes(x),
-    )
+    kind, vertex, tensors = "cross_entropy", "popnn::LossCrossEntropy", 3
+    if squared:
+        kind, vertex, tensors = "mean_squared", "popnn::LossSumSquared", 2
+    cycles, size = loss_transform_cycles(m.tile, kind, m.share(x), x.dtype), m.tile_bytes(x)
+    m.emit("loss and gradient", vertex, cycles, exchange=size, temp=tensors * size)
 
 
 def _sum_rows(m: Emitter, x: Placed) -> None:

@@ -10,9 +10,9 @@ topKWithPermutation), which move with their keys.
 from collections.abc import Iterator
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
-from ipusim.compiler.operators.gather import number_cycles
 from ipusim.compiler.state import lowers
 from ipusim.compiler.tiles import ceil_div, element_bytes
+from ipusim.compiler.vertices.elementwise import iota_cycles
 from ipusim.machine import Chip
 from ipusim.workload.graph import Sort
 
@@ -66,21 +66,23 @@ def _comparisons(length: int, distance: int) -> int:
 @lowers(Sort)
 def sort(m: Emitter, op: Sort, x: Placed) -> TensorLayout:
     """Lower the sorting of rows, halves as floats."""
-    places, chip = op.kept > 0, m.chip
+    if op.length == 1:
+        return SPREAD
+    places, kept, chip = op.kept > 0, op.kept or op.length, m.chip
     keys = Placed((op.outer * op.length,), x.dtype)
     narrow = element_bytes(x.dtype) < _WORD_BYTES
-    if places and op.length > 1:
+    if places:
         _number(m, op, keys)
-    if narrow and op.length > 1:
+    if narrow:
         m.cast(keys, "float32")
-    for length, compared in network(op.length, op.kept or op.length):
+    for length, compared in network(op.length, kept):
         comparisons = ceil_div(op.outer * compared, chip.tiles)
         moved = 2 * ceil_div(op.outer * (length // 2), chip.tiles) * _WORD_BYTES
         vertex = "popops::CompareAndSwapAtDistance" + ("KeyVal" if places else "")
         cycles = compare_and_swap_cycles(max(1, comparisons), x.dtype, chip, places=places)
         m.emit("compare and swap", vertex, cycles, received=moved * (1 + places))
-    if narrow and op.length > 1:
-        m.cast(keys.shaped(op.outer * (op.kept or op.length)).of("float32"), x.dtype)
+    if narrow:
+        m.cast(keys.shaped(op.outer * kept).of("float32"), x.dtype)
     return SPREAD
 
 
@@ -88,6 +90,6 @@ def _number(m: Emitter, op: Sort, keys: Placed) -> None:
     """Number the elements: those of one row by a vertex, of several by copies of a constant."""
     numbers = keys.of("float32")
     if op.outer == 1:
-        m.emit("number elements", "popops::Iota", number_cycles(m, m.share(numbers)))
+        m.emit("number elements", "popops::Iota", iota_cycles(m.tile, m.share(numbers)))
     else:
         m.copy("number elements", m.tile_bytes(numbers))

@@ -251,6 +251,12 @@ def fill_cycles(tile: Tile, elements: int, dtype: str) -> int:
     return tile.workers * worker
 
 
+def iota_cycles(tile: Tile, elements: int) -> int:
+    """Return the cycles of counting up over the 32-bit elements on the tile, one run per worker."""
+    vectors = tile.per_worker(ceil_div(elements, tile.width("float32")))
+    return tile.workers * (10 + 4 + 3 * vectors)
+
+
 def dynamic_slice_cycles(tile: Tile, elements: int, dtype: str) -> int:
     """Return the cycles of copying so many elements at a run-time offset.
 

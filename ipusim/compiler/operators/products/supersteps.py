@@ -181,13 +181,9 @@ def _bring_sums_into_order(
     lib/poplin/Convolution.cpp, tag sdk/poplar/2.4.0, ConvProgramTree::lower, moveTransposeOps).
     """
     once = [chosen.split.broadcast and one.used_as_input for one in operands]
-    if any(once):
-        bring_into_order(m, [*compress(orders, once)], 1)
-    bring_into_order(
-        m,
-        [order for order, first in zip(orders, once, strict=True) if not first],
-        chosen.cost.serial,
-    )
+    in_parts = [not first for first in once]
+    bring_into_order(m, [*compress(orders, once)], 1)
+    bring_into_order(m, [*compress(orders, in_parts)], chosen.cost.serial)
 
 
 def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> None:
