@@ -6,10 +6,9 @@ sdk/poplar/2.4.0 ("2021-11"; 2.0.0 and 3.3.0 plan alike). The early planner weig
 the later one the vertex's own estimate, and treats batch elements as further channels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import product
 from math import gcd, prod
 from typing import Self
 
@@ -144,28 +143,20 @@ class PoolPass:
         )
 
 
-def _splits(asked: PoolPass, grouping: int, tiles: int) -> Iterator[tuple[int, ...]]:
-    """Yield the splits into at most `tiles` parts, as the fields of a `PoolPlan` in order."""
-    for channel_split in distinct_splits(ceil_div(asked.op.channels, grouping), tiles):
-        for batch_split in distinct_splits(asked.op.batch, tiles // channel_split):
-            for field in _field_splits(asked.out_field, tiles // (channel_split * batch_split)):
-                yield grouping, channel_split, batch_split, *field
-
-
-@lru_cache(maxsize=4096)
-def _field_splits(field: tuple[int, ...], most: int) -> list[tuple[int, ...]]:
-    """Return the splits of a field into at most so many parts.
+def _splits(asked: PoolPass, grouping: int, tiles: int) -> np.ndarray:
+    """Return the splits into at most `tiles` parts, each a row with the fields of a `PoolPlan`.
 
     Of the last dimension only the finest, which costs least.
     """
-    *outer, last = field
-    found = []
-    for head in product(*(distinct_splits(size, most) for size in outer)):
-        used = prod(head)
-        if used <= most:
-            finest = ceil_div(last, min(last, most // used))
-            found.append((*head, ceil_div(last, finest)))
-    return found
+    *outer, last = asked.out_field
+    found, parts = np.full((1, 1), grouping), np.ones(1, dtype=int)
+    for size in (ceil_div(asked.op.channels, grouping), asked.op.batch, *outer):
+        counts = np.array(distinct_splits(size, tiles))
+        at, chosen = np.nonzero(parts[:, None] * counts <= tiles)
+        found = np.column_stack((found[at], counts[chosen]))
+        parts = parts[at] * counts[chosen]
+    finest = ceil_div(last, np.minimum(last, tiles // parts))
+    return np.column_stack((found, ceil_div(last, finest)))
 
 
 def _moved(asked: PoolPass, part: TileSlice, chip: Chip, elements: int) -> int:
@@ -185,14 +176,16 @@ def _early_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
     return compute + _moved(asked, part, chip, prod(part.field))
 
 
-def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
+def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip, *, of_largest: bool = False) -> int:
     """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles.
 
-    The bytes that move are those of getBytesRequiredPerTile.
+    The bytes that move are those of getBytesRequiredPerTile. The cost `of_largest`, of the largest
+    share alone, is no more than that.
     """
     vertex, field = asked.vertex(chip, "2021-11"), part.field
     compute = pool_vertex_estimate(vertex, part)
-    for dim, (extent, share) in enumerate(zip(asked.out_field, field, strict=True)):
+    others = () if of_largest else zip(asked.out_field, field, strict=True)
+    for dim, (extent, share) in enumerate(others):
         # Where shares differ, that of the others is one smaller.
         smaller = share - ((extent % share > 0) & (share > 1))
         other = replace(part, field=(*field[:dim], smaller, *field[dim + 1 :]))
@@ -211,10 +204,17 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
     minimize) counts up the shares of a tile, in the outermost loop that with the fewest values.
     """
     early = asked.library == "2020-01"
-    splits = [split for grouping in groupings for split in _splits(asked, grouping, chip.tiles)]
+    splits = np.concatenate([_splits(asked, grouping, chip.tiles) for grouping in groupings])
     # Formulas hold for a number and for an array of them.
-    parts = asked.part(PoolPlan.of(np.array(splits).T))
-    costs = (_early_cost if early else _late_cost)(asked, parts, chip)
+    parts = asked.part(PoolPlan.of(splits.T))
+    if early:
+        costs = _early_cost(asked, parts, chip)
+    else:
+        least = _late_cost(asked, parts, chip, of_largest=True)
+        one = asked.part(PoolPlan.of(splits[least.argmin()]))
+        splits = splits[least <= _late_cost(asked, one, chip)]
+        parts = asked.part(PoolPlan.of(splits.T))
+        costs = _late_cost(asked, parts, chip)
     best = np.flatnonzero(costs == costs.min())
     if not early:
         shares = (parts.channel_grouping, parts.channel_groups, parts.batch, *parts.field)
@@ -222,7 +222,7 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
         values += [size - 1 for size in (asked.op.batch, *asked.out_field)]
         nested = sorted(zip(values, range(len(shares)), shares, strict=True), reverse=True)
         best = best[np.lexsort([share[best] for *_, share in nested])]
-    return PoolPlan.of(splits[best[0]], int(costs[best[0]]))
+    return PoolPlan.of(splits[best[0]].tolist(), int(costs[best[0]]))
 
 
 @lru_cache(maxsize=512)
