@@ -69,36 +69,32 @@ Each output from `begin` to before `end` has `partials` there, in `runs` without
 first has `first`."""
 
 
-def _alike_outputs(begin: int, end: int, levels: tuple[Level, ...], run: int) -> list[_Alike]:
+def _alike_outputs(
+    begin: int, end: int, levels: tuple[Level, ...], run: int, at: int = 0
+) -> list[_Alike]:
     """Return the outputs that elements `begin` to `end` of an input contribute to, in order.
 
-    Partials of one output follow one another in runs of `run`.
+    Partials of one output follow one another in runs of `run`. The first output of the input has
+    the number `at`.
     """
     (_, reduced, below, outputs), inner = levels[0], levels[1:]
     if not inner:
         count = end - begin
-        return [(0, 1, count, 1, count) if reduced else (begin, end, 1, 1, 1)]
+        return [(at, at + 1, count, 1, count) if reduced else (at + begin, at + end, 1, 1, 1)]
     first, last = begin // below, (end - 1) // below
     whole = last - first - 1
     # Along the outermost dimension: what is left of the first index, whole ones, part of the last.
     stop = min(end - first * below, below)
-    parts = _alike_outputs(begin % below, stop, inner, run)
     moved = 0 if reduced else outputs
-    if first * moved:
-        parts = _shifted(parts, first * moved)
+    parts = _alike_outputs(begin % below, stop, inner, run, at + first * moved)
     if whole > 0:
         partials = below // outputs
         times, width = (whole, outputs) if reduced else (1, whole * outputs)
-        low = (first + 1) * moved
+        low = at + (first + 1) * moved
         parts.append((low, low + width, run, times * partials // run, times * partials))
     if last > first:
-        parts += _shifted(_alike_outputs(0, end - last * below, inner, run), last * moved)
+        parts += _alike_outputs(0, end - last * below, inner, run, at + last * moved)
     return _merged(parts) if reduced and len(parts) > 1 else parts
-
-
-def _shifted(parts: list[_Alike], by: int) -> list[_Alike]:
-    """Return the same with all outputs numbered `by` higher."""
-    return [(low + by, high + by, first, runs, count) for low, high, first, runs, count in parts]
 
 
 def _merged(parts: list[_Alike]) -> list[_Alike]:
