@@ -260,6 +260,5 @@ def unsupported(context: ImportContext, advice: str = _TIMED) -> WorkloadError:
 
 def _unknown(e: Emission) -> None:
     """Time an unknown operator as one move of its results."""
-    names = dict.fromkeys(x for x in e.node.input if x and not e.context.is_static(x))
-    operands = [e.operand(name) for name in names]
+    operands = [e.operand(name) for name in dict.fromkeys(e.context.running(e.node.input))]
     e.layout(f"unknown {e.node.op_type}", *operands, moves=True)

@@ -69,9 +69,8 @@ def _rectified(p: Parts, x: str, zero: int) -> str:
     if node is None or node.op_type not in _BEFORE_RELU or not p.has(zero):
         return x
     # A sum with one number is a piece of a function, such as 1 + erf(x).
-    values = [p.context.values[name] for name in node.input if name]
-    zero_array = p.context.values[p.input(zero)].array
-    if zero_array is None or any(value.static and value.elements == 1 for value in values):
+    zero_array, given = p.context.array(p.node, zero), p.context.given(node)
+    if zero_array is None or any(value.static and value.elements == 1 for value in given):
         return x
     smallest = zero_array.dtype.kind in "iu" and zero_array == np.iinfo(zero_array.dtype).min
     return p("Relu", x) if np.all(smallest) else x

@@ -38,7 +38,7 @@ class Folding:
 
     def computes(self, node: Node) -> bool:
         """Whether the values of a node's results can be known: those of all its inputs are."""
-        known = all(value.array is not None for value in self._values(node))
+        known = all(value.array is not None for value in self.context.given(node))
         return known and not node.op_type.startswith(RANDOM) and not node.domain
 
     def fold(self, node: Node, results: Results | None) -> None:
@@ -50,7 +50,7 @@ class Folding:
         if results is None:
             kind = helper.np_dtype_to_tensor_dtype
             results = [((), 0) if a is None else (a.shape, kind(a.dtype)) for a in arrays]
-        learnable, given = self._learnable(node), self._values(node)
+        learnable, given = self._learnable(node), self.context.given(node)
         found = zip(node.output, results, arrays or repeat(None), strict=False)
         for name, (shape, kind), array in found:
             if name:
@@ -83,15 +83,12 @@ class Folding:
             array = np.array(prod(shape))
         self.context.constant(node.output[0], array.astype(np.int64))
 
-    def _values(self, node: Node) -> list[Value]:
-        return [self.context.values[name] for name in node.input if name]
-
     def _evaluated(self, node: Node, results: Results | None) -> list[np.ndarray | None]:
         """Return the values of results, None for those without a name."""
         feed = {name: self.context.values[name].array for name in node.input if name}
         if node.op_type in _RESHAPED and results is not None:
             return [feed[node.input[0]].reshape(results[0][0])]
-        if node.op_type == "Cast" and self._values(node)[0].elem_type == node.given["to"]:
+        if node.op_type == "Cast" and self.context.given(node)[0].elem_type == node.given["to"]:
             # Of the condition of a loop, in every round.
             return [feed[node.input[0]]]
         label = f"The {node.op_type} node {node.label!r}"
@@ -102,7 +99,7 @@ class Folding:
         """Whether results are learnt: where weights are, not of masks and numbers alone."""
         if node.op_type in _OF_POSITIONS:
             return False
-        values = self._values(node)
+        values = self.context.given(node)
         kinds = {value.learnable for value in values}
         if any(value.trained for value in values):
             return True
@@ -111,7 +108,7 @@ class Folding:
     def _root(self, node: Node, name: str) -> str | None:
         """Return whose memory a result shares: of what it reshapes, or of the first one alike."""
         if node.op_type in _SHAPE_ONLY and any(node.input):
-            return self._values(node)[0].root
+            return self.context.given(node)[0].root
         sources = tuple(self._source(x) for x in node.input if x)
         if not sources and name_in_body(name) == name:
             return None

@@ -6,6 +6,7 @@ operators, after fusion.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
@@ -85,6 +86,10 @@ class ImportContext:
             raise node.error(f"reads {name!r}, which nothing before it computes")
         return self.values[name]
 
+    def given(self, node: Node) -> list[Value]:
+        """Return what is known about the inputs of a node that are given."""
+        return [self.value(name, node) for name in node.input if name]
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a value already seen."""
         return self.values[name].shape
@@ -98,6 +103,10 @@ class ImportContext:
     def is_static(self, name: str) -> bool:
         """Whether a value does not depend on the data inputs."""
         return self.values[name].static
+
+    def running(self, names: Iterable[str]) -> list[str]:
+        """Return those of some names that data inputs decide; absent operands have none."""
+        return [name for name in names if name and not self.is_static(name)]
 
     def dtype(self, name: str, node: Node | None = None) -> str:
         """Return the storage type of a value."""

@@ -172,8 +172,8 @@ def _looped(p: Parts, result: str, op_type: str, name: str, *inputs: str, axis: 
 
 def _refuse_trips(p: Parts) -> None:
     inputs = {item.name for item in p.context.contents.inputs}
-    computed = [name for name in p.node.input[:2] if name and not p.context.is_static(name)]
-    sources = [name for name in map(p.source, computed) if name in inputs]
+    computed = map(p.source, p.context.running(p.node.input[:2]))
+    sources = [name for name in computed if name in inputs]
     typed = [name for name in sources if not p.is_image(name)]
     advice = "give it a largest trip count, its first input, or export it unrolled"
     if typed:
@@ -234,7 +234,7 @@ def _join(
         return
     if new_axis:
         pieces = [p("Unsqueeze", piece, [axis]) for piece in pieces]
-    given = {} if all(map(p.context.is_static, pieces)) else {"in_place": in_place}
+    given = {"in_place": in_place} if p.context.running(pieces) else {}
     p("Concat", *pieces, out=output, axis=axis, **given)
 
 

@@ -85,7 +85,7 @@ class Pieces:
 
     def __init__(self, context: ImportContext) -> None:
         self.context = context
-        self.shape, self.is_static = context.shape, context.is_static
+        self.shape, self.is_static, self.running = context.shape, context.is_static, context.running
         self.made: dict[str, Node] = {}
         self.readers: dict[str, list[Node]] = {}
         self.kept = set(context.contents.outputs)
@@ -261,7 +261,7 @@ def _roots(pieces: Pieces, node: Node) -> list[str]:
     for name in found:
         maker = pieces.made.get(name)
         if maker is not None and maker.op_type in _VALUES and len(found) < _MOST_PIECES:
-            found += [x for x in maker.input if x and x not in found and not pieces.is_static(x)]
+            found += [x for x in pieces.running(maker.input) if x not in found]
     return found
 
 
@@ -513,7 +513,7 @@ def _functions_before(pieces: Pieces, node: Node) -> Iterator[tuple[Node, str]]:
     """
     name = node.input[0]
     while (maker := pieces.maker(name, *_OF_ELEMENTS)) and pieces.source(name) == name:
-        data = [x for x in maker.input if x and not pieces.is_static(x)]
+        data = pieces.running(maker.input)
         numbers = [x for x in maker.input if x and pieces.is_static(x)]
         alone = len(pieces.readers.get(name, ())) == 1 and name not in pieces.kept
         if not alone or len(data) != 1 or not all(pieces.shape(x) in _NUMBERS for x in numbers):
@@ -558,9 +558,8 @@ def partitions(pieces: Pieces) -> None:
 
 def _range(pieces: Pieces, node: Node) -> tuple[int, range]:
     """Return the axis and the places of a Slice along one axis by steps of one."""
-    given = [pieces.context.values[name] for name in node.input[1:] if name]
-    found(node.op_type == "Slice" and all(value.static for value in given))
-    if any(value.counted for value in given):
+    found(node.op_type == "Slice" and not pieces.running(node.input[1:]))
+    if any(pieces.context.values[name].counted for name in node.input[1:] if name):
         # The chip cuts it in the rounds of a loop; only whole bags leave that (`bags`).
         found(pieces.only(node.output[0], "Gather", *_SUMS))
     cuts = sliced(Call(pieces.context, node))
@@ -617,8 +616,8 @@ def siblings(pieces: Pieces) -> None:
         if node.op_type != "Transpose":
             continue
         part = pieces.made.get(pieces.source(node.input[0], _VIEWS))
-        constant = part is not None and all(pieces.is_static(x) for x in part.input[1:] if x)
-        if constant and part.op_type in ("Split", "Slice", "Gather"):
+        cuts = part is not None and part.op_type in ("Split", "Slice", "Gather")
+        if cuts and not pieces.running(part.input[1:]):
             order = tuple(node.given.get("perm", ()))
             families.setdefault((part.input[0], order), []).append(node)
     for (source, _), members in families.items():

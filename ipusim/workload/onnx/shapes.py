@@ -99,8 +99,7 @@ class Call:
     def unknown(self, *places: int) -> bool:
         """Whether one of these inputs is computed from images or the like: note the upper bound."""
         names = [self.node.input[place] for place in places if self.has(place)]
-        computed = [name for name in names if not self.context.is_static(name)]
-        found = any(self.is_image(self.source(name)) for name in computed)
+        found = any(self.is_image(self.source(name)) for name in self.context.running(names))
         if found:
             self.note(LARGEST)
         return found
@@ -113,7 +112,7 @@ class Call:
             current = waiting.pop()
             if current not in made:
                 return current
-            runs = [x for x in made[current].input if x and not self.context.is_static(x)]
+            runs = self.context.running(made[current].input)
             waiting += [x for x in runs if x not in seen]
             seen.update(runs)
         return name

@@ -98,7 +98,7 @@ class Walk:
         if node.op_type in control and not node.domain:
             control[node.op_type](Parts(self, node))
             return
-        inputs = [self.context.value(name, node) for name in node.input if name]
+        inputs = self.context.given(node)
         knows = self.constants.known.get(node.op_type)
         if knows and not node.domain:
             knows(node)
@@ -167,7 +167,7 @@ class Walk:
 
         PopART folds no products (popart willow/src/ces), and trains the weights behind them.
         """
-        values = [self.context.values[name] for name in node.input if name]
+        values = self.context.given(node)
         # A vector times another one is a table, of positions times frequencies.
         learnt = any(v.trained and sum(size > 1 for size in v.shape) > 1 for v in values)
         product = learnt and node.op_type in ("MatMul", "Gemm")
@@ -196,7 +196,7 @@ class Walk:
         """Whether a node repeats weights: what it gives is no parameter of its own."""
         if node.op_type not in _REPEATING:
             return False
-        values = [self.context.values[name] for name in node.input if name]
+        values = self.context.given(node)
         learnt = [value.elements for value in values if value.trained]
         if node.op_type == "Tile" and any(
             1 < own < size for own, size in zip(values[0].shape, results[0][0], strict=True)
@@ -209,7 +209,7 @@ class Walk:
         """Visit a lookup of the same rows of weights for every item: one, which is repeated."""
         if node.op_type != "Gather" or node.given.get("axis", 0):
             return False
-        weights, places = (self.context.values[name] for name in node.input)
+        weights, places = self.context.given(node)
         if not weights.trained or places.array is None:
             return False
         alike = places.array.ndim > 1 and (places.array == places.array[:1]).all()

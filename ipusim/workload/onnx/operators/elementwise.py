@@ -39,8 +39,7 @@ def _elementwise(e: Emission, operands: tuple[str, ...], function: str = "") -> 
 def unary(e: Emission) -> None:
     """Functions of one tensor; the constant bounds of Clip are not operands."""
     first, *others = e.node.input
-    runtime = (name for name in others if name and not e.context.is_static(name))
-    _elementwise(e, tuple(e.operand(name) for name in (first, *runtime)))
+    _elementwise(e, tuple(map(e.operand, (first, *e.context.running(others)))))
 
 
 def _is_bias(e: Emission, data: str, bias: str) -> bool:
@@ -89,8 +88,8 @@ def move(e: Emission) -> None:
     """Operators that put elements elsewhere: one move of all results, perhaps of all elements."""
     if e.node.op_type in ("NonZero", "Compress"):
         e.note(LARGEST)
-    runtime = [name for name in e.node.input if name and not e.context.is_static(name)]
-    names = e.node.input if e.node.op_type == "Concat" else [*runtime, e.node.input[0]][:1]
+    one = [*e.context.running(e.node.input), e.node.input[0]][:1]
+    names = e.node.input if e.node.op_type == "Concat" else one
     filled = (e.operand(name) for name in names if 0 not in e.shape(name))
     e.layout(snake(e.node.op_type), *filled, moves=not e.get("in_place"))
 
