@@ -8,7 +8,6 @@ operators, after fusion.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 import onnx
@@ -133,7 +132,7 @@ class ImportContext:
         """Record a result of a node."""
         if name in self.values:
             raise node.error(f"computes {name!r}, which already has a value")
-        if any(size < 0 for size in value.shape) or prod(value.shape) > LARGEST_TENSOR:
+        if any(size < 0 for size in value.shape) or value.elements > LARGEST_TENSOR:
             raise node.error(
                 f"computes {name!r} of shape {value.shape}, which must have from 0 to "
                 f"{LARGEST_TENSOR} elements, what some tens of chips hold; give smaller inputs"
@@ -171,8 +170,7 @@ class ImportContext:
             return name
         dtype = self.dtype(name)
         # What is used as weights is a parameter, elsewhere only an initializer of several elements.
-        learnt = value.learnable and prod(value.shape) > 1
-        learnt = learnt or (weight and value.learnable is not False)
+        learnt = value.trained or (weight and value.learnable is not False)
         role = role or ("parameter" if learnt and dtype in FLOAT_DTYPES else "constant")
         known = self.graph.tensors.get(name)
         if known is None or (known.role == "constant" and role == "parameter"):
