@@ -69,7 +69,7 @@ def _rectified(p: Parts, x: str, zero: int) -> str:
     if node is None or node.op_type not in _BEFORE_RELU or not p.has(zero):
         return x
     # A sum with one number is a piece of a function, such as 1 + erf(x).
-    zero_array, given = p.context.array(p.node, zero), p.context.given(node)
+    zero_array, given = p.known(zero), p.context.given(node)
     if zero_array is None or any(value.static and value.elements == 1 for value in given):
         return x
     smallest = zero_array.dtype.kind in "iu" and zero_array == np.iinfo(zero_array.dtype).min

@@ -93,11 +93,12 @@ class ImportContext:
         """Return the shape of a value already seen."""
         return self.values[name].shape
 
-    def array(self, node: Node, position: int) -> np.ndarray | None:
-        """Return the values of an input if it is present, static and small; else None."""
-        if not node.has(position):
+    def number(self, name: str) -> float | None:
+        """Return a constant that is one number."""
+        array = self.values[name].array
+        if array is None or array.size != 1 or array.dtype.kind in "OSU":
             return None
-        return self.values[node.input[position]].array
+        return float(array.reshape(-1)[0])
 
     def is_static(self, name: str) -> bool:
         """Whether a value does not depend on the data inputs."""

@@ -95,7 +95,7 @@ def _kinds(p: Parts, nodes: Iterable[onnx.NodeProto], depth: int = 0) -> Iterato
 
 def _loop(p: Parts) -> None:
     """Loop: unrolled, up to its trip count or to a condition that is known to end it."""
-    trips = p.context.array(p.node, 0)
+    trips = p.known(0)
     given = LARGEST_BODY + 1 if trips is None else int(trips.reshape(-1)[0])
     condition, carried, rounds = p.input(1), p.node.input[2:], []
     for trip in range(min(given, LARGEST_BODY)):

@@ -85,7 +85,8 @@ class Pieces:
 
     def __init__(self, context: ImportContext) -> None:
         self.context = context
-        self.shape, self.is_static, self.running = context.shape, context.is_static, context.running
+        self.shape, self.number = context.shape, context.number
+        self.is_static, self.running = context.is_static, context.running
         self.made: dict[str, Node] = {}
         self.readers: dict[str, list[Node]] = {}
         self.kept = set(context.contents.outputs)
@@ -132,13 +133,6 @@ class Pieces:
             if len(found) >= _MOST_FOLLOWING:
                 break
         return found
-
-    def number(self, name: str) -> float | None:
-        """Return a constant that is one number."""
-        array = self.context.values[name].array
-        if array is None or array.size != 1 or array.dtype.kind in "OSU":
-            return None
-        return float(array.reshape(-1)[0])
 
     def constant_operand(self, node: Node) -> tuple[str, float] | None:
         """Return the other operand and the number of a node that combines a value with a number."""

@@ -121,7 +121,7 @@ class Rebatch:
         if kind in ("Expand", "Tile"):
             self.repeated[name] = p.shape()
         elif kind in ("Gather", "GatherND") and p.axis(0) == p.get("batch_dims", 0) == 0:
-            places = p.context.array(p.node, 1)
+            places = p.known(1)
             if places is not None and places.ndim and bool((places == places[:1]).all()):
                 self.repeated[name] = (1, *own[1:])
         elif own and kind in _BY_ELEMENT:
@@ -141,7 +141,7 @@ class Rebatch:
         """Take from every item, or write into it, what constant places take from the first."""
         # The batch is the axis at which places lie, or the first of several indices; the places of
         # every item are the first item's, moved on. Views with strides are exported so.
-        own, places = self.values[p.input(0)].shape, p.context.array(p.node, 1)
+        own, places = self.values[p.input(0)].shape, p.known(1)
         several = p.node.op_type != "Gather"
         if places is None or not places.ndim or len(places) % self.before:
             return

@@ -106,7 +106,7 @@ class Parts(Call):
             value.elem_type = FLOAT
             if value.array is not None:
                 value.array = value.array.astype(np.float32)
-                scale, zero = (self.context.array(self.node, place + i) for i in (1, 2))
+                scale, zero = (self.known(place + i) for i in (1, 2))
                 # Functions are known by single numbers, which take the value that is meant.
                 if value.elements == 1 and scale is not None and scale.dtype.kind == "f":
                     value.array = (value.array - (0 if zero is None else zero)) * scale

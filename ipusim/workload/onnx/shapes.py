@@ -71,6 +71,10 @@ class Call:
         found = None if rule is None else rule(self)
         return [(found, self.kind())] if isinstance(found, tuple) else found
 
+    def known(self, place: int) -> np.ndarray | None:
+        """Return the values of an input if it is given, constant and small; else None."""
+        return self.context.values[self.node.input[place]].array if self.has(place) else None
+
     def array(self, place: int) -> np.ndarray | None:
         """Return an input that is constant and small, None if it is absent; refuse one of data."""
         if not self.has(place):

@@ -62,9 +62,9 @@ def n_ary(e: Emission) -> None:
             if _is_bias(e, data, bias):
                 _elementwise(e, (e.operand(data), e.operand(bias)), "bias_add")
                 return
-    exponent = e.context.array(e.node, 1) if kind == "Pow" else None
-    if exponent is not None and exponent.size == 1 and exponent.reshape(-1)[0] in _POWERS:
-        _elementwise(e, e.operands(0), _POWERS[float(exponent.reshape(-1)[0])])
+    power = _POWERS.get(e.context.number(e.node.input[1])) if kind == "Pow" else None
+    if power:
+        _elementwise(e, e.operands(0), power)
         return
     operands = tuple(
         e.operand(place, weight=kind == "PRelu" and place == 1)

@@ -49,7 +49,7 @@ def _note(e: Emission) -> None:
     default = _DEFAULT_ACTIVATIONS[e.node.op_type]
     named = zip(e.get("activations", default), cycle(default))
     usual = all(name.lower() == own.lower() for name, own in named)
-    lengths = e.context.array(e.node, _LENGTHS)
+    lengths = e.known(_LENGTHS)
     shorter = lengths is None or bool(np.any(lengths != e.shape()[0]))
     reasons = {
         f"activations other than {', '.join(default)} cost what these do": not usual,
