@@ -15,10 +15,10 @@ from ipusim.numerics.operators.elementwise import ELEMENTWISE
 from ipusim.numerics.operators.products import matrix_product
 from ipusim.numerics.operators.registry import Arrays, Operator
 from ipusim.numerics.program import Node
+from ipusim.workload.onnx.operators.recurrent import ACTIVATIONS
 
 _F = np.float32
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-_DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _OF_PARAMETERS: dict[str, Callable[[np.ndarray, np.float32, np.float32], np.ndarray]] = {
     "Affine": lambda x, alpha, beta: alpha * x + beta,
     "ScaledTanh": lambda x, alpha, beta: alpha * np.tanh(beta * x),
@@ -58,7 +58,7 @@ class _Layer:
             for one in ((h, c) if node.op == "LSTM" else (h,))
         ]
         functions = list(_functions(node, arithmetic))
-        kinds = len(_DEFAULTS[node.op])
+        kinds = len(ACTIVATIONS[node.op])
         self.functions = functions[direction * kinds :][:kinds]
 
     def step(self, ahead: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -110,12 +110,11 @@ class _Layer:
 def _functions(node: Node, arithmetic: Arithmetic) -> Iterator[Function]:
     """Give the functions of all directions, with their parameters from the lists of both."""
     given = node.attributes
-    names = list(given.get("activations") or _DEFAULTS[node.op] * 2)
+    names = list(given.get("activations") or ACTIVATIONS[node.op] * 2)
     lists = [iter(given.get(f"activation_{name}") or ()) for name in ("alpha", "beta")]
     known = {name.lower(): name for name in (*ELEMENTWISE, *_OF_PARAMETERS)}
     for name in names:
-        text = name.decode() if isinstance(name, bytes) else name
-        kind = known.get(text.lower(), text)
+        kind = known.get(name.lower(), name)
         defaults = _ALPHA_BETA.get(kind, (None, None))
         alpha, beta = (
             None if default is None else _F(next(values, default))

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 from onnx import helper
 
+from ipusim.workload.onnx.operators.recurrent import ACTIVATIONS
 from ipusim.workload.onnx.reader import is_kept
 from ipusim.workload.onnx.recipes import BATCH_FIRST, BOTH_WAYS, VENDOR, Parts, Recipe, by_domain
 from ipusim.workload.onnx.shapes import FLOAT, axis_of, dft_axis, frame_length, require
@@ -478,7 +479,7 @@ def _rnn(p: Parts) -> None:
             f"has {steps} steps, more than the {LARGEST_UNROLL} that are unrolled; use an LSTM or "
             "GRU, which run as loops"
         )
-    function, *_ = (name.lower() for name in p.get("activations", ["Tanh"]))
+    function, *_ = (name.lower() for name in p.get("activations", ACTIVATIONS["RNN"]))
     if function not in _OF_STATES:
         p.note("functions of an RNN with numbers of their own cost what a tanh does")
     w, r = (

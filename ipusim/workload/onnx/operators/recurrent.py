@@ -11,7 +11,9 @@ import numpy as np
 from ipusim.workload.graph import Layout, Recurrent
 from ipusim.workload.onnx.operators.emission import Emission, Handler
 
-_DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
+ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+"""Functions of one direction of a layer, where a file names none."""
+
 _LAST, _CELL = 1, 2
 _LENGTHS, _INITIAL_OUTPUT, _INITIAL_CELL, _PEEPHOLES = 4, 5, 6, 7
 
@@ -46,7 +48,7 @@ def recurrent(e: Emission) -> None:
 
 def _note(e: Emission) -> None:
     """Say what a poplibs layer computes otherwise than this one."""
-    default = _DEFAULT_ACTIVATIONS[e.node.op_type]
+    default = ACTIVATIONS[e.node.op_type]
     named = zip(e.get("activations", default), cycle(default))
     usual = all(name.lower() == own.lower() for name, own in named)
     lengths = e.known(_LENGTHS)
