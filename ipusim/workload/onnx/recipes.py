@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipusim.workload.graph import FLOAT_DTYPES
-from ipusim.workload.onnx.context import DTYPES
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.reader import Value
+from ipusim.workload.onnx.reader import FLOATS, Value
 from ipusim.workload.onnx.shapes import FLOAT, Call, by_names
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class Parts(Call):
     def floating(self, place: int) -> str:
         """Return an input of integers as if it was of floating-point numbers."""
         value = self.context.values[self.input(place)]
-        if DTYPES.get(value.elem_type) not in FLOAT_DTYPES:
+        if value.elem_type not in FLOATS:
             value.elem_type = FLOAT
             if value.array is not None:
                 value.array = value.array.astype(np.float32)

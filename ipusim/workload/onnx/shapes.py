@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 
 from ipusim.workload.builder import sized
-from ipusim.workload.graph import FLOAT_DTYPES
-from ipusim.workload.onnx.context import DTYPES, ImportContext
+from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node
+from ipusim.workload.onnx.reader import ELEMENT_TYPES, FLOATS
 
 _PROTO = onnx.TensorProto
 BOOL, INT64, FLOAT = _PROTO.BOOL, _PROTO.INT64, _PROTO.FLOAT
@@ -98,7 +98,7 @@ class Call:
     def is_image(self, name: str) -> bool:
         """Whether a value is data in several dimensions, which nobody types."""
         value = self.context.values[name]
-        return len(value.shape) > 1 and DTYPES.get(value.elem_type) in FLOAT_DTYPES
+        return len(value.shape) > 1 and value.elem_type in FLOATS
 
     def unknown(self, *places: int) -> bool:
         """Whether one of these inputs is computed from images or the like: note the upper bound."""
@@ -156,7 +156,7 @@ def view(shape: Shape) -> np.ndarray:
 
 def _cast(c: Call) -> Results:
     to = c.kind(1) if c.node.op_type == "CastLike" else int(c.get("to"))
-    require(to in _PROTO.DataType.values(), f"element type {to}")
+    require(to in ELEMENT_TYPES, f"element type {to}")
     return [(c.shape(), to)]
 
 
