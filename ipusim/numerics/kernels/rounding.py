@@ -22,15 +22,13 @@ from ipusim.numerics.kernels.threads import over_ranges
 NONE, NEAREST, STOCHASTIC = 0, 1, 2
 """Rounding modes: keep single precision, round to the nearest half (ties to even), at random."""
 
-HALF_MAX = 65504.0
-"""Largest finite half; larger results saturate, as on an IPU unless set otherwise [recalled]."""
-
 _U = np.uint32
 _F = np.float32
 _SIGN = _U(0x80000000)
 _MAGNITUDE = _U(0x7FFFFFFF)
 _INFINITY = _U(0x7F800000)
 _HALF_MAX_BITS = _U(0x477FE000)
+"""Largest finite half; larger results saturate, as on an IPU unless set otherwise [recalled]."""
 _SMALLEST_NORMAL = _U(0x38800000)  # 2^-14
 _DROPPED = _U(13)  # mantissa bits that a half does not have
 _HIGH = _U(0xFFFFE000)
