@@ -18,14 +18,16 @@ from ipusim.errors import WorkloadError, nearest_name
 from ipusim.numerics.program import Arrays, Node, Program, single
 from ipusim.workload.graph import FLOAT_DTYPES, Attributes
 from ipusim.workload.onnx.context import DTYPES
+from ipusim.workload.onnx.learners import ML
 from ipusim.workload.onnx.nodes import Node as FileNode, Scope, Unfolding, taken
 from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.operators.products import ATTRIBUTES
 from ipusim.workload.onnx.reader import OnnxContents, read_onnx
+from ipusim.workload.onnx.recipes import VENDOR
 from ipusim.workload.onnx.reference import evaluated
 from ipusim.workload.onnx.shapes import Call
 
-_DOMAINS = ("", "ai.onnx.ml")
+_DOMAINS = ("", ML)
 """Those whose operators onnx's reference evaluator computes."""
 
 
@@ -110,7 +112,7 @@ class _Nodes:
             advice = (
                 "onnxruntime writes it when it optimises or quantises: give the file before that, "
                 "or quantise it in QDQ format"
-                if item.domain.startswith("com.microsoft")
+                if item.domain.startswith(VENDOR)
                 else f"the nearest supported operator is {nearest_name(item.op_type, HANDLERS)!r}, "
                 "so replace it or export the model without it"
             )
