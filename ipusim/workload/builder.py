@@ -137,20 +137,16 @@ class TensorBuilder:
         Further tensors may be smaller: missing leading axes, and axes of size 1, are repeated. A
         function of two operands that is given one tensor takes a constant for the other.
         """
-        shape = self.shape(inputs[0])
-        others = [self.shape(other) for other in inputs[1:]]
-        for other in others:
+        first, *others = (self.tensors[name] for name in inputs)
+        shape = first.shape
+        for other in (tensor.shape for tensor in others):
             aligned = zip(reversed(other), reversed(shape), strict=False)
             if len(other) > len(shape) or any(size not in (1, full) for size, full in aligned):
                 raise WorkloadError(
                     f"Operator {name!r} cannot repeat a tensor of shape {other} to {shape}; each "
                     "axis must have the same size or 1."
                 )
-        params = Elementwise(
-            function=function,
-            broadcast=any(other != shape for other in others),
-            in_place_ok=self.tensors[inputs[0]].role not in ("parameter", "constant"),
-        )
+        params = Elementwise.of(function, shape, first.dtype, first, *others)
         return self.apply(name, params, inputs, shape)
 
     def chain(self, x: str, **steps: str) -> str:

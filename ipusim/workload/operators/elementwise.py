@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
 
-from ipusim.workload.operators.base import Attributes
+from ipusim.workload.operators.base import Attributes, Tensor
 from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 from ipusim.workload.operators.reduce import Reduce
@@ -115,6 +115,16 @@ class Elementwise(Attributes):
     def in_place(cls, function: str, *, broadcast: bool = False) -> Elementwise:
         """Return a function whose result may take the memory of its first operand."""
         return cls(function=function, broadcast=broadcast, in_place_ok=True)
+
+    @classmethod
+    def of(cls, function: str, shape: tuple[int, ...], dtype: str, *read: Tensor) -> Elementwise:
+        """Return a function of tensors with a result of this shape and type."""
+        alike = read[0].shape == shape and read[0].dtype == dtype
+        return cls(
+            function=function,
+            broadcast=any(tensor.shape != shape for tensor in read),
+            in_place_ok=alike and read[0].role not in ("parameter", "constant"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

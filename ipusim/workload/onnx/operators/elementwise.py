@@ -22,18 +22,11 @@ _FUNCTION_NAMES = {"Where": "select", "Sum": "add", "IsNaN": "is_nan", "BitShift
 
 
 def _elementwise(e: Emission, operands: tuple[str, ...], function: str = "") -> None:
-    shape, dtype = e.out, e.dtype(e.node.output[0])
-    first, *others = (e.context.graph.tensors[name] for name in operands)
+    tensors = (e.context.graph.tensors[name] for name in operands)
     # popops has one vertex for bits and truths.
     kind = e.node.op_type.removeprefix("Bitwise")
-    params = Elementwise(
-        function=function or _FUNCTION_NAMES.get(kind, snake(kind)),
-        broadcast=any(tensor.shape != shape for tensor in (first, *others)),
-        in_place_ok=first.shape == shape
-        and first.dtype == dtype
-        and first.role not in ("parameter", "constant"),
-    )
-    e.emit(params, *operands)
+    function = function or _FUNCTION_NAMES.get(kind, snake(kind))
+    e.emit(Elementwise.of(function, e.out, e.dtype(e.node.output[0]), *tensors), *operands)
 
 
 def unary(e: Emission) -> None:
