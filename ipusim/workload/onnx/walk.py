@@ -111,15 +111,14 @@ class Walk:
             if not (computed and self._evaluated(node)):
                 Parts(self, node).run(recipe)
             return
-        rule = RULES.get(node.op_type) if not node.domain else None
-        if rule is not None and (static or node.op_type in HANDLERS):
+        has_rule = node.op_type in RULES and not node.domain
+        if has_rule and (static or node.op_type in HANDLERS):
             self._run(node, static=static)
         elif computed and onnx.defs.has(node.op_type):
             self.constants.fold(node, None)
         elif not self._defined(node):
-            if rule is not None:
-                # Without a handler it has to be constant: the rule says what it lacks for that.
-                Call(self.context, node).results()
+            # Without a handler it has to be constant: a rule says what it lacks for that.
+            Call(self.context, node).results()
             self._unknown(node, inputs)
 
     def _defined(self, node: Node) -> bool:
