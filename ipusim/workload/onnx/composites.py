@@ -32,18 +32,15 @@ _ON_HOST = "texts are split and looked up on the host"
 
 _BYTES = (2, 3)
 """Element types of packed numbers."""
-_QUANTISED = ["Sigmoid", "LeakyRelu", "Softmax", "ReduceMean", "AveragePool", "GlobalAveragePool"]
-"""Operators that onnxruntime has for integers under QLinear and their name."""
-_IN_BLOCKS = ["MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Upsample"]
-"""Operators that onnxruntime has for channels in blocks under their own name."""
 
 
 def same_as(
-    op_type: str, *places: int, quantised: bool = False, zero: int = 0, **more: object
+    op_type: str = "", *places: int, quantised: bool = False, zero: int = 0, **more: object
 ) -> Recipe:
     """Return the recipe of an operator that is another one, with inputs at these places.
 
-    At ``zero``, if not 0, is the zero of its quantised results; it has ``more`` attributes.
+    Without a name it is the one that it is called after, be it with QLinear in front. At ``zero``,
+    if not 0, is the zero of its quantised results; it has ``more`` attributes.
     """
 
     def recipe(p: Parts) -> str:
@@ -54,7 +51,8 @@ def same_as(
         chosen = [place for place in places or range(len(p.node.input)) if p.has(place)]
         operands = [p.floating(place) if quantised else p.input(place) for place in chosen]
         kept = {k: v for k, v in p.node.given.items() if k != "channels_last"}
-        result = p(op_type, *operands, **kept, **more)
+        own = p.node.op_type.removeprefix("QLinear")
+        result = p(op_type or own, *operands, **kept, **more)
         return _rectified(p, result, zero) if zero else result
 
     return recipe
@@ -570,7 +568,6 @@ COMPOSITES = by_domain(
             "SimplifiedLayerNormalization": same_as("RMSNormalization", 0, 1),
             "SkipSimplifiedLayerNormalization SkipLayerNormalization": _skip_norm,
             "EmbedLayerNormalization": _embed_norm,
-            "LayerNormalization": same_as("LayerNormalization"),
             "GroupNorm SkipGroupNorm": partial(_channels_last, recipe=_group_norm),
             "Gelu": same_as("Gelu", 0),
             "BiasGelu FastGelu": lambda p: p("Gelu", p.sum(p.input(0), p.input(1))),
@@ -599,8 +596,9 @@ COMPOSITES = by_domain(
             "QLinearMul": same_as("Mul", 0, 3, quantised=True),
             "QLinearWhere": same_as("Where", 0, 1, 4, quantised=True),
             "QLinearConcat": _quantised_concat,
-            **{f"QLinear{name}": same_as(name, 0, quantised=True) for name in _QUANTISED},
-            **{name: same_as(name) for name in ("Trilu", "Pad", "Range", "GridSample", "Unique")},
+            "QLinearSigmoid QLinearLeakyRelu QLinearSoftmax QLinearReduceMean QLinearAveragePool "
+            "QLinearGlobalAveragePool": same_as("", 0, quantised=True),
+            "LayerNormalization Trilu Pad Range GridSample Unique": same_as(),
             "ExpandDims": same_as("Unsqueeze"),
             "Inverse": lambda p: _eliminated(p, p.shape()[-1]),
             "Tokenizer": _words,
@@ -611,7 +609,7 @@ COMPOSITES = by_domain(
                 _channels_second(p, p.input(0)) if p.get("channels_last") else p.input(0)
             ),
             "ReorderOutput": _from_blocks,
-            **{name: same_as(name) for name in _IN_BLOCKS},
+            "MaxPool AveragePool GlobalMaxPool GlobalAveragePool Upsample": same_as(),
         },
         BATCH_FIRST: {"RNN LSTM GRU": _batch_first},
         BOTH_WAYS: {"RNN LSTM GRU": _both_ways},
