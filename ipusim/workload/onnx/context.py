@@ -62,7 +62,6 @@ class ImportContext:
         self.fused: Counter[str] = Counter()
         self.unknown: dict[str, list[str]] = {}
         self.decisions: set[str] = set()
-        self._aliases: dict[str, str] = {}
         self.producers: dict[str, Op] = {}
         for name, stored in contents.initializers.items():
             self.keep(name, stored)
@@ -154,13 +153,8 @@ class ImportContext:
 
     # -- emission ------------------------------------------------------------------------
 
-    def alias(self, node: Node) -> None:
-        """Let the first output of a node stand for its first input."""
-        self._aliases[node.output[0]] = self._aliases.get(node.input[0], node.input[0])
-
     def operand(self, name: str, *, weight: bool = False, role: str = "") -> str:
         """Return the graph tensor for an ONNX value, adding static ones on first use."""
-        name = self._aliases.get(name, name)
         value = self.values[name]
         if not value.static:
             if name not in self.graph.tensors:
@@ -180,7 +174,3 @@ class ImportContext:
                 name=name, shape=value.shape, dtype=dtype, role=role, alias_of=alias
             )
         return name
-
-    def producer(self, name: str) -> Op | None:
-        """Return the operator that computes a value, if any."""
-        return self.producers.get(self._aliases.get(name, name))

@@ -735,6 +735,21 @@ def fuse(context: ImportContext) -> None:
     for rule in (partitions, bags, projections, siblings):
         rule(Pieces(context))
     drop_unread(context)
+    drop_names(context)
+
+
+def drop_names(context: ImportContext) -> None:
+    """Drop dropouts and what only gives a new name, unless to an output; who reads it reads on."""
+    names: dict[str, str] = {}
+    kept = []
+    for node in context.nodes:
+        node.input = [name and names.get(name, name) for name in node.input]
+        is_name = node.op_type in ("Identity", "Dropout") and not node.domain
+        if is_name and node.output[0] not in context.contents.outputs:
+            names[node.output[0]] = node.input[0]
+        else:
+            kept.append(node)
+    context.nodes[:] = kept
 
 
 def drop_unread(context: ImportContext) -> None:

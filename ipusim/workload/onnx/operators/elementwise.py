@@ -37,7 +37,7 @@ def unary(e: Emission) -> None:
 
 def _is_bias(e: Emission, data: str, bias: str) -> bool:
     """Whether ``bias`` is a per-channel parameter and ``data`` a convolution or product."""
-    params = getattr(e.context.producer(data), "params", None)
+    params = getattr(e.context.producers.get(data), "params", None)
     if not isinstance(params, MatMul | Conv) or not e.context.is_static(bias):
         return False
     shape, vector = e.shape(data), e.shape(bias)
@@ -107,14 +107,6 @@ def gather(e: Emission) -> None:
     e.emit(params, e.operand(0, weight=True), e.operand(1))
 
 
-def identity(e: Emission) -> None:
-    """Identity, and Dropout at inference: a new name only, or a view if it leaves the graph."""
-    if e.node.output[0] in e.context.contents.outputs:
-        e.emit(Layout.view("identity"), e.operand())
-    else:
-        e.context.alias(e.node)
-
-
 LAYOUT_HANDLERS: dict[str, Handler] = by_names(
     {
         f"{UNARY} IsNaN IsInf": unary,
@@ -125,6 +117,6 @@ LAYOUT_HANDLERS: dict[str, Handler] = by_names(
         "Transpose": transpose,
         "Gather": gather,
         "Cast CastLike": lambda e: e.emit(Cast(), e.operand()),
-        "Identity Dropout": identity,
+        "Identity Dropout": lambda e: e.emit(Layout.view("identity"), e.operand()),
     }
 )

@@ -107,7 +107,7 @@ def suppression(e: Emission) -> None:
     )
     corners, scores = e.operands(0, 1)
     sizes, field = (rows, boxes), (rows, boxes, _CORNERS)
-    dtype = e.dtype(e.node.input[0])
+    dtype = "float32"  # of boxes and scores in any file, whatever they are computed from
     flat = e.step(".scores", Layout.view("reshape"), scores, shape=sizes, dtype=dtype)
     wide = e.step(".corners", Layout.view("expand"), corners, shape=field, dtype=dtype)
     numbers = graph.parameter(f"{label}.classes", sizes, role="constant")
