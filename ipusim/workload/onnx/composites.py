@@ -65,7 +65,7 @@ _BEFORE_RELU = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "BatchNormaliz
 def _rectified(p: Parts, x: str, zero: int) -> str:
     """Return what a node's quantisation makes of x: a Relu if its zero is the smallest number."""
     node = next((node for node in reversed(p.context.nodes) if x in node.output), None)
-    if node is None or node.op_type not in _BEFORE_RELU or not p.has(zero):
+    if node is None or node.op_type not in _BEFORE_RELU:
         return x
     # A sum with one number is a piece of a function, such as 1 + erf(x).
     zero_array, given = p.known(zero), p.context.given(node)

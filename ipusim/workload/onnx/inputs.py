@@ -89,7 +89,7 @@ def free_sizes(inputs: Sequence[DataInput]) -> list[str]:
 
 
 def plan_inputs(
-    inputs: Sequence[DataInput], given: Given, label: str, axis: int | None = 0
+    inputs: Sequence[DataInput], given: Given, label: str, axis: int | None
 ) -> InputPlan:
     """Settle the sizes of all inputs, a nameless batch at an axis; `OpenSizes` if one misses."""
     _check_names("input", {**given.shapes, **given.values}, [item.name for item in inputs], label)

@@ -52,9 +52,9 @@ class Call:
         """Return an attribute."""
         return self.node.given.get(name, default)
 
-    def axis(self, default: int | None = None, place: int = 0) -> int:
-        """Return the attribute "axis", counted from the front of an input."""
-        return axis_of(self.get("axis", default), len(self.shape(place)))
+    def axis(self, default: int) -> int:
+        """Return the attribute "axis", counted from the front of the first input."""
+        return axis_of(self.get("axis", default), len(self.shape()))
 
     def note(self, text: str) -> None:
         """Count an assumption."""
