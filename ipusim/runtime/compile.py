@@ -184,7 +184,7 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 @contextmanager
-def _keeping_all() -> Iterator[None]:
+def keeping_all() -> Iterator[None]:
     """Within this context nothing is collected: of all that is made, next to nothing is garbage."""
     collects = gc.isenabled()
     gc.disable()
@@ -196,7 +196,7 @@ def _keeping_all() -> Iterator[None]:
 
 
 @lru_cache(maxsize=REMEMBERED)
-@_keeping_all()
+@keeping_all()
 def _lowered(job: CompileJob) -> Compiled:
     """Lower the graphs of a job: the most expensive part of a simulation."""
     made = graphs(job.graphs)

@@ -6,7 +6,6 @@ programs, apart for every state of the predicting sources and of the data; what 
 be made by worker processes.
 """
 
-import gc
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from ipusim.kernel_cache import (
     state_digest,
     write_kept,
 )
+from ipusim.runtime.compile import keeping_all
 from ipusim.runtime.terms import Line
 from ipusim.workers import Workers
 
@@ -30,9 +30,6 @@ GRAPH_OPTIONS = ("mode", "micro_batch", "precision", "recompute")
 
 PREDICTING = (*PREDICTING_SOURCES, "study/cached.py", "study/fidelity/ablation.py")
 """Sources that the answer to a request depends on, those that rewrite programs among them."""
-
-_ALLOCATIONS_BETWEEN_COLLECTIONS = 200_000
-"""Python's own 700 cost a tenth of the time of a comparison and save no memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +112,10 @@ def _predict(request: Request) -> Prediction:
     )
 
 
+@keeping_all()
 def _answer_all(requests: Sequence[Request]) -> list[Prediction]:
     """Answer requests; a program is a million objects without a cycle, so garbage can wait."""
-    usual = gc.get_threshold()
-    gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS, *usual[1:])
-    try:
-        return [_answer(request) for request in requests]
-    finally:
-        gc.set_threshold(*usual)
+    return [_answer(request) for request in requests]
 
 
 class PooledPredictor:
