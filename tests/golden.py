@@ -112,7 +112,7 @@ def _program_rows(name: str, model: str, options: dict) -> Rows:
         "peak op": used.peak_op,
     }
     for stage in result.stages:
-        terms[f"stage {stage.first_op}"] = stage.forward_s + stage.backward_s
+        terms[f"stage {stage.ops[0].name}"] = stage.forward_s + stage.backward_s
     for what, value in terms.items():
         yield (name, f"= {what}", "", "", "", "", "", _text(value))
 

@@ -232,7 +232,7 @@ class Report:
                 {
                     "phase" if phased else "stage": index,
                     "ipu": stage.ipu,
-                    "first_op": stage.first_op,
+                    "first_op": stage.ops[0].name,
                     "forward_ms": 1e3 * stage.forward_s,
                     "backward_ms": 1e3 * stage.backward_s,
                     "micro_batches_in_flight": stage.in_flight,

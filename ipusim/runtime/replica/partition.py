@@ -37,11 +37,6 @@ class Stage:
     memory: memory.Memory
     streamed_bytes: int = 0
 
-    @property
-    def first_op(self) -> str:
-        """Name of the operator that it begins with."""
-        return self.ops[0].name
-
 
 Held = tuple[memory.Memory, tuple[Stage, ...]]
 """Memory of the fullest chip, and the stages, none where one chip holds all of the model."""
