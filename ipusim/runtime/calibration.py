@@ -98,11 +98,6 @@ class ScaleOut:
     reduction: Fitted = Fitted()
     collective: Fitted = Fitted()
 
-    @property
-    def costs(self) -> FittedCosts:
-        """Both as costs of a step."""
-        return self.beside(FittedCosts())
-
     def beside(self, step: FittedCosts) -> FittedCosts:
         """Return the costs of a step with both."""
         both = {"reduction_s": self.reduction.value, "collective_s": self.collective.value}

@@ -32,16 +32,17 @@ def scaling_table(samples: Sequence[Sample]) -> pd.DataFrame:
 
     Left out is the row's own series in the fit of the collective latency.
     """
-    fitted, rows = fit_scale_out(samples), []
+    fitted, rows = fit_scale_out(samples).beside(FittedCosts()), []
     for smallest, *others in _by_series(samples):
-        left_out = fit_scale_out(samples, without_series=smallest.row.run.series)
+        apart = fit_scale_out(samples, without_series=smallest.row.run.series)
+        left_out = apart.beside(FittedCosts())
         for sample in others:
             # The items of a step may differ along a series; in errors that factor cancels, while
             # the published ratio is of items per second.
             published = sample.published_s / smallest.published_s
             error, own = (
-                sample.line.step_s(one.costs) / smallest.line.step_s(one.costs) / published - 1.0
-                for one in (fitted, left_out)
+                sample.line.step_s(costs) / smallest.line.step_s(costs) / published - 1.0
+                for costs in (fitted, left_out)
             )
             run, alone = sample.row.run, smallest.row.run
             work = run.items_per_step / alone.items_per_step * alone.chips / run.chips

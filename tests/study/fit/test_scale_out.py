@@ -61,14 +61,15 @@ def test_a_row_that_the_host_holds_says_nothing_of_the_links(samples, host):
         return replace(sample, row=replace(row, value=row.value * sample.published_s / step_s))
 
     fitted = fit_scale_out(samples)
+    costs = fitted.beside(FittedCosts())
     series = next(s.row.run.series for s in samples if s.row.row_id == fitted.collective.rows[0])
     own = (sample for sample in samples if sample.row.run.series == series)
     one, two = sorted(own, key=lambda sample: sample.row.run.chips)[:2]
     assert fit_scale_out([one, two]).collective.rows == (two.row.row_id,)
-    longer = 2 * two.line.step_s(fitted.costs)
+    longer = 2 * two.line.step_s(costs)
     assert fit_scale_out([one, held(two, longer)]).collective.rows == ()
     # where the host holds the smaller system, its step is the host's, whatever the latency
-    floor_s = 1.5 * one.line.step_s(fitted.costs)
+    floor_s = 1.5 * one.line.step_s(costs)
     small = published(held(one, floor_s), floor_s)
     wanted = two.line.step_s(FittedCosts(collective_s=3e-4))
     exact = fit_scale_out([small, published(two, wanted)])
