@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from ipusim.api import load_model, names_options, simulate, split_onnx
 from ipusim.errors import ConfigError, IpuSimError, check_name
 from ipusim.kernel_cache import state_digest
-from ipusim.machine import Chip, System, load_system
+from ipusim.machine import Chip, System
 from ipusim.parts import Parts
 from ipusim.report import Report
+from ipusim.runtime.options.config import machine_of
 from ipusim.runtime.options.spec import COUNT, OPTIONS, Option
 from ipusim.workers import Workers
 from ipusim.workload.model import Model
@@ -150,8 +151,7 @@ def _loaded(model: str | Model, given: _Given) -> Model:
 
 @lru_cache(maxsize=1024)
 def _system(system: str | System | None, changes: tuple[tuple[str, int], ...]) -> System:
-    name = OPTIONS["system"].default if system is None else system
-    machine = name if isinstance(name, System) else load_system(name)
+    machine = machine_of(system)
     return replace(machine, chip=replace(machine.chip, **dict(changes))) if changes else machine
 
 

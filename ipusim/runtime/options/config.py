@@ -37,11 +37,7 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
         if value is not None and name != "system"
     }
     adopted = asked.get("adopted", True)
-    machine = given.get("system")
-    if machine is None:
-        machine = OPTIONS["system"].default
-    if not isinstance(machine, System):
-        machine = load_system(machine, adopted=adopted)
+    machine = machine_of(given.get("system"), adopted=adopted)
     asked["phases"] = phases = _phases(asked)
     mode = asked.get("mode", OPTIONS["mode"].default)
     _refuse_what_has_no_meaning(asked, mode, phases)
@@ -67,6 +63,12 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
     if config.phased:
         _check_phases(config)
     return config
+
+
+def machine_of(system: str | System | None, *, adopted: bool = True) -> System:
+    """Return a system, which may stand for itself, or by default that of the option."""
+    name = OPTIONS["system"].default if system is None else system
+    return name if isinstance(name, System) else load_system(name, adopted=adopted)
 
 
 def _phases(asked: dict[str, Any]) -> int:
