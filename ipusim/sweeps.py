@@ -102,7 +102,8 @@ class Question:
             point, place = divmod(point, len(values))
             chosen[kind][name] = values[place]
         run = chosen["run"]
-        machine = _system(run.get("system"), tuple(chosen["chip"].items()))
+        adopted = run.get("adopted") not in (False, "false")
+        machine = _system(run.get("system"), adopted, tuple(chosen["chip"].items()))
         opened = {kind: chosen[kind] for kind in ("dims", "shapes") if chosen[kind]}
         given = _Given(self.given, **opened)
         head = {"model": self.named, "system": machine.name}
@@ -150,8 +151,10 @@ def _loaded(model: str | Model, given: _Given) -> Model:
 
 
 @lru_cache(maxsize=1024)
-def _system(system: str | System | None, changes: tuple[tuple[str, int], ...]) -> System:
-    machine = machine_of(system)
+def _system(
+    system: str | System | None, adopted: bool, changes: tuple[tuple[str, int], ...]
+) -> System:
+    machine = machine_of(system, adopted=adopted)
     return replace(machine, chip=replace(machine.chip, **dict(changes))) if changes else machine
 
 

@@ -49,6 +49,15 @@ def test_a_row_is_what_simulate_says():
         assert row["cycles_per_step"] == report.cycles_per_step
 
 
+def test_what_was_adopted_of_a_system_is_an_axis_too():
+    run = {"micro_batch": 4, "instances": 1, "batches_in_flight": 2}
+    frame = ipusim.sweep("resnet50", adopted=[True, False], progress=False, **run)
+    reports = [ipusim.simulate("resnet50", adopted=one, **run) for one in (True, False)]
+    rates = [report.throughput.value for report in reports]
+    assert list(frame["throughput_items_per_s"]) == rates
+    assert rates[0] < rates[1]
+
+
 def test_tasks_hold_every_point_once_and_keep_programs_together(small_tasks):
     asked = question(micro_batch=[1, 2, 3], chip={"clock_hz": [1, 2, 3]}, replicas=[1, 2])
     tasks = asked.tasks()
