@@ -142,13 +142,12 @@ def _passes(report: Report) -> list[tuple[str, str, float]]:
 
 def _pipeline(report: Report, schedule: Pipeline) -> Iterator[Span]:
     """Yield the slots of a pipeline, the middle of a long one as one span per stage."""
-    costs, beside = report.result.costs, report.result.terms.beside
-    whole_s = schedule.whole_s(costs, beside)
-    order = schedule.order(costs)
-    periods = order.periods(report.config.micro_batches)
+    costs, micro_batches = report.result.costs, report.config.micro_batches
+    ending, host_s = schedule.waited_s(costs, report.result.terms.beside)
+    copies_s, order = sum(ending.values()), schedule.order(costs)
+    whole_s = order.time_s(micro_batches, copies_s, host_s)
+    periods = order.periods(micro_batches)
     steps = order.steps(periods)
-    copies_s = schedule.handover_s + beside.reductions_s(costs) / schedule.ipus
-    host_s = beside.transfers_s + beside.host_work_s
     lanes = _stage_lanes(report)
     tail = range(max(DRAWN, steps - DRAWN), steps)
     left = sum(order.step(step, periods).seconds(copies_s, host_s) for step in tail)

@@ -17,6 +17,12 @@ RUNS = {
     "stages at once": {"ipus_per_replica": 2, "schedule": "grouped"},
     "many micro-batches": {"mode": "training", "gradient_accumulation": 2 * trace.DRAWN},
     "pipeline": {"mode": "training", "ipus_per_replica": 2, "gradient_accumulation": 8},
+    "pipeline that does not wait for the host": {
+        "mode": "training",
+        "ipus_per_replica": 2,
+        "gradient_accumulation": 8,
+        "adopted": False,
+    },
     "long pipeline": {
         "mode": "training",
         "ipus_per_replica": 2,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import fsum
 from typing import Any
 
@@ -43,48 +43,38 @@ class Pipeline:
     update_s: float
     handover_s: float
 
-    @property
-    def ipus(self) -> int:
-        """Chips of the replica."""
-        return self.config.ipus_per_replica
-
     def order(self, costs: FittedCosts) -> Order:
         """Return the slots of a micro-batch."""
         works = ([work.at(costs) for work in each] for each in (self.forward, self.backward))
         config = self.config
         return pipeline_order(*works, config.stage_ipus, config.schedule, config.framework)
 
-    def time_s(self, costs: FittedCosts, transfer_s: float = 0.0, host_s: float = 0.0) -> float:
-        """Return the seconds of all micro-batches, with these copies and host transfers."""
-        sent_s = host_s if self.config.framework.host_opens_cycle else 0.0
-        return self.order(costs).time_s(self.config.micro_batches, transfer_s, sent_s)
+    def waited_s(self, costs: FittedCosts, beside: Beside) -> tuple[dict[str, float], float]:
+        """Return the seconds that all chips wait for in a step.
+
+        Those of every step that ends with copies, by part, among them reductions, which the chips
+        share; and those of the host in every step that a micro-batch begins with.
+        """
+        shared_s = beside.reductions_s(costs) / self.config.ipus_per_replica
+        ending = {"stage transfers": self.handover_s, "batch-norm reductions": shared_s}
+        waits = self.config.framework.host_opens_cycle
+        return ending, beside.transfers_s + beside.host_work_s if waits else 0.0
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
-        """As `Schedule` says.
-
-        Host transfers are waited for in every step that a micro-batch begins with, the rest in
-        every step that ends with copies, among them reductions, which the chips share.
-        """
+        """As `Schedule` says."""
         works = [one + two for one, two in zip(self.forward, self.backward, strict=True)]
         load = by_chip(self.config.stage_ipus, works)
         device = self.config.micro_batches * max(work.at(costs) for work in load)
-        reached = self.time_s(costs)
+        time_s = partial(self.order(costs).time_s, self.config.micro_batches)
+        ending, opening_s = self.waited_s(costs, beside)
+        reached, ending_s = time_s(), 0.0
         parts = {"device": device, "pipeline bubbles": reached - device}
-        per_step = 0.0
-        for name, seconds in (
-            ("stage transfers", self.handover_s),
-            ("batch-norm reductions", beside.reductions_s(costs) / self.ipus),
-        ):
-            per_step += seconds
-            parts[name] = self.time_s(costs, per_step) - reached
+        for name, seconds in ending.items():
+            ending_s += seconds
+            parts[name] = time_s(ending_s) - reached
             reached += parts[name]
-        parts["transfers"] = self.whole_s(costs, beside) - reached
+        parts["transfers"] = time_s(ending_s, opening_s) - reached
         return parts | {UPDATE: self.update_s}
-
-    def whole_s(self, costs: FittedCosts, beside: Beside) -> float:
-        """Return the seconds of all micro-batches with everything that they wait for."""
-        per_step = self.handover_s + beside.reductions_s(costs) / self.ipus
-        return self.time_s(costs, per_step, beside.transfers_s + beside.host_work_s)
 
 
 def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
