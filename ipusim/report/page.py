@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import ipusim
+from ipusim.compiler.program import Program
 from ipusim.files import write_text
 from ipusim.look import OKABE_ITO, figure_bytes, shared_looks, sheet
 from ipusim.markup import template
@@ -96,7 +97,7 @@ def roofline_figure(report: Report) -> Figure:
     rows = [
         (op.name, 2 * op.macs, moved, op.cycles / chip.clock_hz)
         for op in report.result.program.ops
-        if op.macs and (moved := sum(s.exchange_bytes * s.tiles * s.repeats for s in op.steps))
+        if op.macs and (moved := Program((op,)).exchanged_bytes)
     ]
     said = {
         "title": f"Layers with products on one {chip.name}",
