@@ -19,6 +19,7 @@ from ipusim.files import read, read_tables
 from ipusim.machine.constants import Sourced, constant, load
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
+from ipusim.runtime.terms import WAITING
 from ipusim.study.book.parameters import is_count
 
 _TABLES = "runs/bragg_dataflows"
@@ -198,7 +199,6 @@ def dataflow_frame(chips: Sequence[str] = tuple(SYSTEMS)) -> pd.DataFrame:
         item_s = item_seconds(flow)
         report = simulate_flow(flow, chip=chip)
         several = simulate_flow(flow, chip=chip, several_components=True)
-        step_s, waiting = report.result.step_s, _waiting_s(report)
         lines.append(
             {
                 "flow": flow.name,
@@ -206,9 +206,9 @@ def dataflow_frame(chips: Sequence[str] = tuple(SYSTEMS)) -> pd.DataFrame:
                 "chip": chip,
                 "worker_us": 1e6 * item_s,
                 "loader_ms": 1e3 * run.batch * item_s / run.workers,
-                "chip_ms": 1e3 * (step_s - waiting),
-                "step_ms": 1e3 * step_s,
-                "bound": "host" if waiting else "chip",
+                "chip_ms": 1e3 * busy_s(report),
+                "step_ms": 1e3 * report.result.step_s,
+                "bound": _bound(report),
                 "training_s": training_seconds(report),
                 "training_several_s": training_seconds(several),
             }
@@ -216,8 +216,9 @@ def dataflow_frame(chips: Sequence[str] = tuple(SYSTEMS)) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _waiting_s(report: Report) -> float:
-    return report.result.parts_s.get("waiting for the host", 0.0)
+def busy_s(report: Report) -> float:
+    """Return the seconds of a step but for those in which the chip waits for the host."""
+    return report.result.step_s - report.result.parts_s.get(WAITING, 0.0)
 
 
 def scaling_frame(ipus: Sequence[int]) -> pd.DataFrame:
@@ -243,6 +244,6 @@ def scaling_frame(ipus: Sequence[int]) -> pd.DataFrame:
 
 def _bound(report: Report) -> str:
     parts = report.result.parts_s
-    if _waiting_s(report):
+    if WAITING in parts:
         return "host"
     return "all-reduce" if max(parts, key=parts.__getitem__) == "gradient all-reduce" else "chip"

@@ -9,7 +9,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from ipusim.study.argonne.dataflow import Dataflow, item_seconds, load_training, simulate_flow
+from ipusim.study.argonne.dataflow import (
+    Dataflow,
+    busy_s,
+    item_seconds,
+    load_training,
+    simulate_flow,
+)
 
 PREFETCHED = 2
 """Batches that a process prepares ahead (PyTorch's default prefetch_factor)."""
@@ -46,13 +52,12 @@ def run_lanes(
 
 def dataflow_timeline(flow: Dataflow) -> pd.DataFrame:
     """Simulate a dataflow on one GC200 and follow its batches (`run_lanes`)."""
-    run, result = load_training(), simulate_flow(flow).result
-    link_s = result.parts_s.get("transfers", 0.0)
-    waiting_s = result.parts_s.get("waiting for the host", 0.0)
+    run, report = load_training(), simulate_flow(flow)
+    link_s = report.result.parts_s.get("transfers", 0.0)
     return run_lanes(
         prepare_s=run.batch * item_seconds(flow),
         link_s=link_s,
-        chip_s=result.step_s - waiting_s - link_s,
+        chip_s=busy_s(report) - link_s,
         workers=run.workers,
         batches=_BATCHES,
     )
