@@ -7,8 +7,8 @@ from ipusim.compiler import memory
 from ipusim.compiler.code_size import Code, code_size
 from ipusim.compiler.tiles import ceil_div
 from ipusim.runtime.replica.partition import part_of
-from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan
-from ipusim.runtime.replica.phases.streams import ADJACENT, stored_as
+from ipusim.runtime.replica.phases.plan import PhasePlan
+from ipusim.runtime.replica.phases.streams import ADJACENT, COMPUTED, stored_as
 from ipusim.workload.graph import Graph
 
 

@@ -14,9 +14,6 @@ from ipusim.runtime.replica.partition import Partitioned, partition
 from ipusim.runtime.replica.phases import streams
 from ipusim.workload.graph import Graph
 
-COMPUTED = ("activations", "inputs")
-"""Kinds of tensors that are not kept from one step to the next."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateShares:

@@ -23,8 +23,8 @@ from ipusim.runtime.options.spec import STREAMED, RunConfig
 from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import Replica, Stage, measured_once
 from ipusim.runtime.replica.phases.memory import phase_memories
-from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan, plan_phases
-from ipusim.runtime.replica.phases.streams import handed_over_bytes
+from ipusim.runtime.replica.phases.plan import PhasePlan, plan_phases
+from ipusim.runtime.replica.phases.streams import COMPUTED, handed_over_bytes
 from ipusim.runtime.terms import UPDATE, Beside, Work
 from ipusim.workload.training import ACCUMULATOR_SUFFIX
 

@@ -16,6 +16,9 @@ from ipusim.runtime.options.spec import LIVENESS, RunConfig
 from ipusim.workload.graph import Graph
 from ipusim.workload.training import ACCUMULATOR_SUFFIX
 
+COMPUTED = ("activations", "inputs")
+"""Kinds of tensors that are not kept from one step to the next."""
+
 ADJACENT = 2
 """Phases over which a tensor stays on the chip, whether chips take turns or not."""
 
@@ -152,7 +155,7 @@ def held_tensors(
                         made=start,
                         used=tuple(sorted(own)),
                         changed=frozenset(edits),
-                        of_each=kind in ("activations", "inputs") and name not in summed,
+                        of_each=kind in COMPUTED and name not in summed,
                     )
                 )
     return tuple(result)
