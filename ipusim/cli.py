@@ -419,7 +419,7 @@ def calibrate(power: bool, gpu: bool) -> None:
     from ipusim.workers import available_cores
 
     predictor = PooledPredictor(available_cores())
-    fitted = fit(predictor=predictor, power=power, gpu=gpu)
+    fitted = fit(predictor, power=power, gpu=gpu)
     for name, call in fitted.steps.calls.items():
         click.echo(f"{name}: {1e6 * call.value:.1f} us per call ({len(call.rows)} rows)")
     for stack, each in fitted.steps.supersteps.items():

@@ -1,12 +1,13 @@
 """What holds for every test."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from ipusim import kernel_cache
+from ipusim import files, kernel_cache
 from ipusim.compiler.program_cache import keep_programs
 from ipusim.workers import available_cores
 
@@ -62,6 +63,14 @@ def _plans_anew():
     """Tests patch what plans: nothing may be answered from, or kept on, the disk."""
     with keep_programs(False):
         yield
+
+
+@pytest.fixture
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the data folder, in use instead, which a test may write to."""
+    folder = shutil.copytree(files.data_dir(), tmp_path / "data")
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(folder))
+    return folder
 
 
 @pytest.fixture

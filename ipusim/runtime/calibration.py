@@ -4,7 +4,6 @@ import json
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from ipusim.errors import DataError
@@ -154,11 +153,10 @@ class Calibration:
     ran: Ran = field(default_factory=Ran)
 
 
-def load_calibration(path: Path | None = None) -> Calibration:
-    """Read the fitted constants as they are now, by default those of ``data/calibration.toml``."""
-    source = path or data_dir() / FILE
+def load_calibration() -> Calibration:
+    """Read the fitted constants of ``data/calibration.toml`` as they are now."""
     try:
-        tables = tomllib.loads(source.read_text(encoding="utf-8"))
+        tables = tomllib.loads((data_dir() / FILE).read_text(encoding="utf-8"))
         power, latencies = (_fitted(tables, name) for name in ("power", "scale_out"))
         blocks = tables.get("interval", {}).items()
         return Calibration(
@@ -228,9 +226,9 @@ def calibration_text(fitted: Calibration) -> str:
     return template("calibration.toml.j2").render(of=fitted, quoted=json.dumps)
 
 
-def save_calibration(fitted: Calibration, path: Path | None = None) -> None:
-    """Write fitted constants, by default to ``data/calibration.toml``."""
-    write_text(path or data_dir() / FILE, calibration_text(fitted))
+def save_calibration(fitted: Calibration) -> None:
+    """Write fitted constants to ``data/calibration.toml``."""
+    write_text(data_dir() / FILE, calibration_text(fitted))
 
 
 @once_per_data_dir

@@ -27,12 +27,13 @@ def test_the_file_is_read_as_it_stands(stack, framework):
     assert costs.collective_s == LATENCIES["collective_latency"]["value"] > 0
 
 
-def test_a_framework_and_a_file_that_are_missing_are_named(tmp_path):
+def test_a_framework_and_a_file_that_are_missing_are_named(own_data):
     with pytest.raises(DataError, match=r"no entry call_cost\.caffe: run 'ipusim calibrate'"):
         fitted_costs("sdk-2.4", "caffe")
     assert fitted_costs("sdk-1.0", "caffe").step_s == 0
+    (own_data / "calibration.toml").unlink()
     with pytest.raises(DataError, match="cannot be read .*: run 'ipusim calibrate'"):
-        load_calibration(tmp_path / "calibration.toml")
+        load_calibration()
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -190,13 +189,7 @@ def fit_power_scales(predictor: PooledPredictor) -> PowerScales:
     )
 
 
-def calibrate(
-    *,
-    predictor: PooledPredictor,
-    path: Path | None = None,
-    power: bool = False,
-    gpu: bool = False,
-) -> Calibration:
+def calibrate(predictor: PooledPredictor, *, power: bool = False, gpu: bool = False) -> Calibration:
     """Fit the constants on all rows that may be used and write them down.
 
     Nothing of an earlier calibration enters but what is kept: intervals and, unless `power` and
@@ -214,5 +207,5 @@ def calibrate(
         known_families=kept.known_families,
         ran=ran(predictor),
     )
-    save_calibration(fitted, path)
+    save_calibration(fitted)
     return fitted

@@ -10,7 +10,6 @@ it does not depend on the number of machines.
 import math
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -100,12 +99,10 @@ def fit_intervals(frame: pd.DataFrame) -> dict[str, Interval]:
     return dict(sorted(found.items()))
 
 
-def calibrate_intervals(
-    predictor: PooledPredictor, path: Path | None = None
-) -> dict[str, Interval]:
+def calibrate_intervals(predictor: PooledPredictor) -> dict[str, Interval]:
     """Fit the intervals to all rows and write them down; the rest of the file is kept."""
     fitted = fit_intervals(verdicts(predictor=predictor))
-    save_calibration(replace(load_calibration(path), intervals=fitted), path)
+    save_calibration(replace(load_calibration(), intervals=fitted))
     return fitted
 
 

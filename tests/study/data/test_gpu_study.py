@@ -157,15 +157,14 @@ def test_leave_one_out_really_leaves_out(samples):
     assert (before[other] != after[other]).any()
 
 
-def test_calibration_file_holds_the_fit(tmp_path):
+def test_calibration_file_holds_the_fit(own_data):
     stored, fitted = load_calibration(), fit_gpu()
     assert set(stored.gpu) == set(fitted)
     for stack, cost in fitted.items():
         assert stored.gpu[stack].value == pytest.approx(cost.value, rel=1e-6, abs=1e-12)
         assert stored.gpu[stack].rows == cost.rows
-    path = tmp_path / "calibration.toml"
-    assert calibrate(predictor=FakePredictor(), path=path, gpu=True).gpu == fitted
-    written = load_calibration(path)
+    assert calibrate(FakePredictor(), gpu=True).gpu == fitted
+    written = load_calibration()
     assert written.gpu == stored.gpu
     assert (written.power, written.intervals) == (stored.power, stored.intervals)
 

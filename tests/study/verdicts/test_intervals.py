@@ -147,12 +147,10 @@ def test_coverage_is_counted_with_both_ends():
     assert line["median_high_over_low"] == pytest.approx(110 / 101)
 
 
-def test_intervals_are_written_and_read_back(tmp_path):
-    path = tmp_path / "calibration.toml"
-    path.write_text((ipusim.files.data_dir() / "calibration.toml").read_text())
-    before = load_calibration(path)
-    fitted = calibrate_intervals(FakePredictor(), path)
-    after = load_calibration(path)
+def test_intervals_are_written_and_read_back(own_data):
+    before = load_calibration()
+    fitted = calibrate_intervals(FakePredictor())
+    after = load_calibration()
     assert after.intervals == fitted
     assert after.steps == before.steps
     assert after.gpu == before.gpu
