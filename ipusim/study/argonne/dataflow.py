@@ -176,14 +176,13 @@ class GpuRun:
         return load_training().steps(self.report.batch) * self.step_s
 
 
-def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
+def simulate_board(board: str) -> GpuRun:
     """Simulate the reference run on a GPU of the slides; an UnknownNameError for another."""
     run, boards = load_training(), read_tables(FILE)["gpu"]
     said = boards[resolve_name("board", board, boards)]
     given = {"precision": said["precision"], "framework": said["framework"]}
     report = simulate_gpu("braggnn", said["gpu"], batch=run.batch, optimizer="adam", **given)
-    per_item = item_seconds(load_dataflow("stock"), several_components=several_components)
-    loader_s = run.batch * per_item / run.workers
+    loader_s = run.batch * item_seconds(load_dataflow("stock")) / run.workers
     return GpuRun(report=report, loader_s=loader_s, source=said["source"])
 
 

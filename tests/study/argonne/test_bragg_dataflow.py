@@ -1,5 +1,7 @@
 """Dataflows of BraggNN: host, link and chip, times to train, what the slides' numbers mean."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -134,8 +136,8 @@ def test_a_board_waits_for_its_loader(boards):
     for run in boards.values():
         assert run.loader_s == pytest.approx(512 * item_seconds(load_dataflow("stock")) / 8)
         assert run.training_s == pytest.approx(54_000 * max(run.report.step_s, run.loader_s))
-    slow = simulate_board("V100", several_components=True)
-    assert slow.step_s == slow.loader_s > slow.report.step_s
+    slow = replace(run, loader_s=2 * run.report.step_s)
+    assert slow.step_s == slow.loader_s
 
 
 # -- timelines ---------------------------------------------------------------------------
