@@ -52,16 +52,6 @@ class GpuRow:
     options: dict[str, Any] = field(default_factory=dict)  # of `simulate_gpu`, beside the model
     left_out: str = ""  # why nothing is predicted, without options
 
-    @property
-    def mode(self) -> str:
-        """Mode of the prediction; empty where there is none."""
-        return self.options.get("mode", "")
-
-    @property
-    def stack(self) -> str:
-        """Name of the software stack; empty where the row is left out."""
-        return self.options.get("framework", "")
-
 
 @lru_cache(maxsize=32)
 def build_network(model: str, task: str) -> Model:

@@ -28,7 +28,7 @@ def gpu_samples() -> pd.DataFrame:
     for row in load_gpu_rows():
         if not row.left_out:
             report = simulate_gpu(build_network(row.model, row.task), op_s=0.0, **row.options)
-            head = (row.row_id, row.stack, row.network, row.gpus * row.batch, row.published)
+            head = (row.row_id, report.stack, row.network, row.gpus * row.batch, row.published)
             lines.append((*head, report.step_s, report.host_ops))
     columns = ["row_id", "stack", "network", "items", "published", "roofline_s", "kernels"]
     return pd.DataFrame(lines, columns=columns)

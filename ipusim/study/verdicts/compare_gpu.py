@@ -16,8 +16,8 @@ from ipusim.study.verdicts.errors import errors_by_group, errors_of
 
 _PRINTED = ("row_id", "network", "model", "task", "gpu", "gpus", "framework", "stack", "mode",
             "precision", "batch", "unit", "published", "left_out", "flag")  # fmt: skip
-_MODELLED = ("gpu", "mode", "precision")
-"""What a row says by another name than `simulate_gpu`."""
+_MODELLED = {"gpu": "gpu", "mode": "mode", "precision": "precision", "stack": "framework"}
+"""What a row says by another name than the option of `simulate_gpu`, or not at all."""
 TAIL = 0.1
 """Share of new measurements beyond either end of an interval, between which 80 % lie."""
 
@@ -36,8 +36,8 @@ def gpu_compare(samples: pd.DataFrame | None = None) -> pd.DataFrame:
         rates |= {"predicted": own["items"] / step_s(own, cost.value)}
         compared.append(own[["row_id"]].assign(**rates, fitted_rows=len(cost.rows)))
     printed = pd.DataFrame(
-        {name: getattr(row, name) for name in _PRINTED}
-        | {name: row.options[name] for name in _MODELLED if row.options}
+        {name: getattr(row, name, "") for name in _PRINTED}
+        | {name: row.options[option] for name, option in _MODELLED.items() if row.options}
         for row in load_gpu_rows()
     )
     frame = printed.merge(pd.concat(compared), how="left", on="row_id")
