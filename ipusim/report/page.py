@@ -32,13 +32,13 @@ NAMED = 6
 """Layers that the roofline names."""
 BESIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 """Where a legend stands beside its axis."""
-_CATEGORIES = {"parameters": "blue", "code": "grey", "activation": "orange", "temporary": "yellow"}
 _HELD = {
-    "parameter": "parameters and state",
-    "code": "code and stacks",
-    "activation": "activations",
-    "temp": "temporaries",
+    "parameters": ("parameter_bytes", "parameters and state", "blue"),
+    "code": ("code_bytes", "code and stacks", "grey"),
+    "activation": ("activation_bytes", "activations", "orange"),
+    "temporary": ("temp_bytes", "temporaries", "yellow"),
 }
+"""Categories of what a tile holds: column of `Report.memory`, name, and colour."""
 
 
 def write(report: Report, path: Path) -> Path:
@@ -140,9 +140,9 @@ def liveness_figure(report: Report) -> Figure:
         "ylabel": "KiB on the fullest tile",
     }
     with _drawn(**said) as (figure, axis):
-        heights = [points[f"{name}_bytes"] / 1024 for name in _HELD]
-        colours = [OKABE_ITO[colour] for colour in _CATEGORIES.values()]
-        look = {"labels": _HELD.values(), "colors": colours, "step": "mid"}
+        columns, labels, names = zip(*_HELD.values(), strict=True)
+        heights = [points[column] / 1024 for column in columns]
+        look = {"labels": labels, "colors": [OKABE_ITO[name] for name in names], "step": "mid"}
         axis.stackplot(np.arange(len(points)), heights, **look)
         highest = points["highest_address_bytes"].to_numpy() / 1024
         axis.plot(highest, color=OKABE_ITO["black"], linewidth=0.8, label="highest address")
@@ -157,7 +157,7 @@ def tile_figure(report: Report) -> Figure:
     said = {"title": f"Tiles while {memory.peak_op} runs", "xlabel": "tile", "ylabel": "KiB"}
     with _drawn(**said) as (figure, axis):
         bottom = np.zeros(memory.tiles)
-        for category, colour in _CATEGORIES.items():
+        for category, (_, _, colour) in _HELD.items():
             top = bottom.copy()
             for row in held[held["category"] == category].itertuples():
                 top[: row.tiles] += row.bytes / 1024
