@@ -104,12 +104,12 @@ def time_to_train(frame: pd.DataFrame, boards: Mapping[str, GpuRun]) -> dict[str
     return {"bars": bars, "slides": pd.DataFrame(ends, columns=["bar", "s"])}
 
 
-def uno_frame(batches: tuple[int, ...] = (32, 128, 512, 2048)) -> pd.DataFrame:
+def uno_frame() -> pd.DataFrame:
     """Return what bounds Uno on one IPU: a step by its parts, over the batch."""
     parts = [part.ipu for spec in load_specs(STUDY) for part in spec.parts]
     (options,) = (ipu for ipu in parts if ipu.get("model") == "uno")
     lines = []
-    for batch in batches:
+    for batch in (32, 128, 512, 2048):
         report = simulate(**(options | {"micro_batch": batch}), as_if_it_fits=True)
         parts_s, step = report.result.parts_s, report.result.step_s
         device, transfers = parts_s["device"], parts_s["transfers"]

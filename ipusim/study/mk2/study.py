@@ -3,8 +3,6 @@
 What stands behind a claim is in ``data/runs/claims_mk2.toml``; `ipusim.study.claims` recomputes it.
 """
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from ipusim.api import simulate
@@ -98,12 +96,12 @@ def _words(part: Part | None) -> str:
     return " ".join(str(value) for gpu in gpus for value in gpu.values())
 
 
-def lstm_curve(batches: Sequence[int] = (1, 4, 16, 64)) -> pd.DataFrame:
+def lstm_curve() -> pd.DataFrame:
     """Simulate the LSTM of claim GB19 at several batches (items per step of a chip), both sides."""
     (part,) = (part for spec in load_specs(STUDY) for part in spec.parts if spec.key == LSTM)
     run = load_run(part.ipu["row"])
     lines = []
-    for batch in batches:
+    for batch in (1, 4, 16, 64):
         report = simulate(run.model, **(run.options() | {"micro_batch": batch}), as_if_it_fits=True)
         gpu = simulate_gpu(**(part.gpus[0] | {"batch": batch}))
         own = (float(report.latency), float(report.throughput))
