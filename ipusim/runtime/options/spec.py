@@ -53,7 +53,6 @@ MAX_IO_TILES = 192
 
 PHASES = "phases"
 STAGES = "stages"
-BASICS = "every run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ class Option:
     unit: str = ""
     choices: tuple[str, ...] = ()
     mode: str = ""
-    group: str = BASICS
+    group: str = ""
     needs: str = ""
 
     @property
