@@ -48,9 +48,10 @@ class Host(Sourced, file="hardware/hosts", word="host"):
     NUMA nodes share the cores evenly. ``remote_distance`` is the mean time of a memory access from
     a process that runs on any node, over that of an access within the node; ``memory_stall_share``
     is the share of the time that image decoding waits for memory when all of it is local. A core
-    that copies reads and writes ``core_bytes_per_s``. With all cores busy each decodes, crops and
-    resizes ``decoded_images_per_s_per_core`` JPEG images; where Pillow decodes them whole the rate
-    is ``pillow_images_per_s_per_core``, where ten crops of each are cut and their colours changed
+    that copies reads and writes ``core_bytes_per_s``; where it puts elements into another order it
+    moves ``rearranged_elements_per_s``. With all cores busy each decodes, crops and resizes
+    ``decoded_images_per_s_per_core`` JPEG images; where Pillow decodes them whole the rate is
+    ``pillow_images_per_s_per_core``, where ten crops of each are cut and their colours changed
     ``ten_crop_images_per_s_per_core``. Of that, the share ``worker_process_efficiency`` is left
     when images pass from a worker process to the loader, the process of an instance that collects
     the batches of its workers and passes on ``loader_bytes_per_s``. An instance has
@@ -63,6 +64,7 @@ class Host(Sourced, file="hardware/hosts", word="host"):
     remote_distance: float = constant("ratio")
     memory_stall_share: float = constant("ratio")
     core_bytes_per_s: float = constant("B/s")
+    rearranged_elements_per_s: float = constant("elements/s")
     decoded_images_per_s_per_core: float = constant("images/s")
     pillow_images_per_s_per_core: float = constant("images/s")
     ten_crop_images_per_s_per_core: float = constant("images/s")

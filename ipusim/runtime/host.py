@@ -38,13 +38,15 @@ class HostIo:
     """Host transfers of one replica and step.
 
     `work_s` are the seconds that the host spends on the batch of a replica inside the step,
-    `exposed_s` those of transfer that nothing hides, `sustained_s` those between two steps that
-    host and link need at least, however deep the queue.
+    `rearranged_s` those in which it puts the batch into the chip's order, `exposed_s` those of
+    transfer that nothing hides, `sustained_s` those between two steps that host and link need at
+    least, however deep the queue.
     """
 
     input_bytes: int
     output_bytes: int
     work_s: float
+    rearranged_s: float
     exposed_s: float
     sustained_s: float
 
@@ -75,6 +77,12 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     hostio_optimisation.rst). [A] looked up after seeing residuals.
 
     A stack with `host_work_in_step` prepares the batch in the step too, another pass.
+
+    Streams are rearranged on the chip, which costs little on so many tiles, or by one thread of the
+    host "at the expense of latency" (graphcore/tensorflow tensorflow/python/ipu/config.py,
+    always_rearrange_copies_on_the_host). [A] after seeing residuals: each element by itself, when
+    the transfer is due, even one beside the chip's work: such streams may share one buffer
+    (driver/tools/send_recv_runtime_util.cc, CanPoplarSendBuffersOverlap).
     """
     system = config.system
     inputs = arriving_bytes(graph, config, graph.inputs)
@@ -92,6 +100,10 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
         work = 2 * copy
     elif config.instances and config.batches_in_flight == 1 and not config.training:
         work = copy
+    rearranged = 0.0
+    if config.rearrange_on_host:
+        streamed = sum(graph.tensors[name].elements for name in (*graph.inputs, *graph.outputs))
+        rearranged = streamed / system.host.rearranged_elements_per_s
     if config.overlap_io:
         exposed = 0.0
     else:
@@ -103,6 +115,7 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
         input_bytes=inputs,
         output_bytes=outputs,
         work_s=work,
+        rearranged_s=rearranged,
         exposed_s=exposed,
         sustained_s=sustained,
     )

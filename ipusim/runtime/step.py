@@ -123,16 +123,17 @@ def _terms(compiled: Compiled, config: RunConfig) -> tuple[Replica, HostIo, Term
             first = io.exposed_s if config.batches_in_flight > 1 else 0.0
         host_s = times * (first + io.sustained_s)
         loader_s = times * replicas_per_process(config) * items * config.loader_item_s
+    hidden = config.overlap_io and not training
     beside = Beside(
         transfers_s=io.exposed_s,
-        host_work_s=io.work_s,
+        host_work_s=io.rearranged_s + (0.0 if hidden else io.work_s),
         reductions=norm_reductions(compiled.graph, config),
     )
     terms = Terms(
         training=training,
         clock_hz=compiled.chip.clock_hz,
         schedule=replica.schedule,
-        beside=None if config.overlap_io and not training else beside,
+        beside=None if hidden and not io.rearranged_s else beside,
         after=after_passes(compiled, replica, config) if training else {},
         host_s=host_s,
         loader_s=loader_s,

@@ -19,6 +19,7 @@ class RunOptions(TypedDict, total=False):
     host_dtype: str | None
     overlap_io: bool | None
     io_tiles: int | None
+    rearrange_on_host: bool | None
     batches_in_flight: float | None
     device_iterations: int | None
     instances: int | None

@@ -281,6 +281,11 @@ class RunConfig:
         needs="overlap_io",
         kind=TILES,
     )
+    rearrange_on_host: bool = _option(
+        "Whether the host puts what is streamed into the order in which it lies on the chip "
+        "(TensorFlow's always_rearrange_copies_on_the_host), not the chip.",
+        False,
+    )
     batches_in_flight: float = _option(
         "Batches between request and result, on average; with more than one the host runs ahead.",
         by_default="default 1, and 2 in training or with overlap_io",

@@ -254,6 +254,25 @@ def test_one_batch_in_flight_waits_for_its_own_copy():
     assert steps[2].io.sustained_s == pytest.approx(2 * once)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_the_host_rearranges_is_waited_for_whether_or_not_transfers_overlap(overlap):
+    options = {
+        "system": "IPU-M2000",
+        "micro_batch": 2,
+        "host_dtype": "uint8",
+        "overlap_io": overlap,
+    }
+    none, slow, sourced = (
+        ipusim.simulate("resnet18", tier="specification", **options, **more).result
+        for more in ({}, {"rearrange_on_host": True}, {"rearrange_on_host": True, "adopted": False})
+    )
+    # Two images and two rows of scores, each element by itself.
+    moved = 2 * (3 * 224 * 224 + 1000) / 3.67e9
+    assert slow.parts_s["host work"] == pytest.approx(moved)
+    assert slow.step_s - none.step_s == pytest.approx(moved)
+    assert sourced.io.rearranged_s < 1e-9
+
+
 def test_work_between_runs_keeps_the_device_waiting_but_not_a_request():
     options = {"system": "IPU-M2000", "micro_batch": 2, "replicas": 4, "instances": 2}
     none = ipusim.simulate("resnet18", **options).result

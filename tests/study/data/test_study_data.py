@@ -126,6 +126,7 @@ def test_modelled_runs_are_complete(run):
             "loader_item_s",
             "serial_item_s",
             "serial_products",
+            "rearrange_on_host",
             "framework",
             "device_iterations",
             "stable_norm",
