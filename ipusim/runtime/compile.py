@@ -13,6 +13,7 @@ from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.program_cache import as_rewritten, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
+from ipusim.runtime.arguments import with_arguments, without_arguments
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.workload.folding import drop_dropout, fold_batch_norm, stable_norms
 from ipusim.workload.graph import Graph
@@ -49,7 +50,11 @@ class GraphJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileJob:
-    """What programs depend on, the key of every cache; the chip is without transfer tiles."""
+    """What programs depend on, the key of every cache; the chip is without transfer tiles.
+
+    `copies_arguments` says that operations copy their weights into functions; on one chip the
+    program has these copies, else each stage (`partition`). What phases load needs no copy.
+    """
 
     graphs: GraphJob
     chip: Chip
@@ -57,6 +62,8 @@ class CompileJob:
     partials: str
     available_memory_proportion: float
     host_dtype: str | None
+    copies_arguments: bool
+    one_chip: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,10 +107,10 @@ class Compiled:
 def tile_steps(*programs: Program) -> int:
     """Count what a compiler generates for an executable: vertices on tiles, and their exchange."""
     # Repeated operations are outlined and generated once, and so are the repeats of a loop;
-    # replicas share one executable.
+    # replicas share one executable. Copies of arguments are left out, as in a program to be cut.
     distinct: dict[tuple[object, ...], LoweredOp] = {}
     for program in programs:
-        distinct |= program.distinct
+        distinct |= without_arguments(program).distinct
     return sum(step.tiles for op in distinct.values() for step in op.steps)
 
 
@@ -172,6 +179,8 @@ def compile_run(model: Model, config: RunConfig) -> Compiled:
         partials=config.partials,
         available_memory_proportion=config.available_memory_proportion,
         host_dtype=config.host_dtype,
+        copies_arguments=config.framework.copies_arguments and "weights" not in config.off_chip,
+        one_chip=config.ipus_per_replica == 1,
     )
     return _compiled(job).as_rewritten()
 
@@ -202,10 +211,13 @@ def _lowered(job: CompileJob) -> Compiled:
     made = graphs(job.graphs)
     target = ("chip", "stack", "partials", "available_memory_proportion")
     lower = partial(_program, **{name: getattr(job, name) for name in target})
+    program = lower(made.micro_batch, host_dtype=job.host_dtype)
+    if job.copies_arguments and job.one_chip:
+        program = Program(with_arguments(made.micro_batch, program.ops, job.chip))
     return Compiled(
         job=job,
         graph=made.micro_batch,
-        program=lower(made.micro_batch, host_dtype=job.host_dtype),
+        program=program,
         update=made.update,
         update_program=lower(made.update, host_dtype=None) if made.update else NO_UPDATE,
         gradient_bytes=made.gradient_bytes,

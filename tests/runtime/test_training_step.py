@@ -293,7 +293,9 @@ def test_a_pipeline_has_stages_bubbles_and_less_memory_on_each_chip():
     kept = run("resnet50", ipus_per_replica=4, schedule="sequential", **options)
     assert set(kept.stages["micro_batches_in_flight"]) == {1}
     in_turn_ms = kept.stages["forward_ms"].sum() + kept.stages["backward_ms"].sum()
-    assert in_turn_ms == pytest.approx(1e3 * alone.result.device_s)
+    # An operation that is alone on its chip has no function to copy its weights into.
+    assert in_turn_ms == pytest.approx(1e3 * alone.result.device_s, rel=1e-4)
+    assert in_turn_ms < 1e3 * alone.result.device_s
     # where several are in flight, what waits is saved and restored, but on the last stage
     longer = stages["backward_ms"] > kept.stages["backward_ms"]
     assert list(longer) == [True, True, True, False]

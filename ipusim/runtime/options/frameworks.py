@@ -43,5 +43,7 @@ class Framework(Sourced, file="frameworks", word="framework"):
     """Whether each dropout has a seed made for it."""
     cross_entropy: str
     """How it writes a cross entropy, one of `ipusim.workload.operators.loss.CROSS_ENTROPIES`."""
+    copies_arguments: bool
+    """Whether equal operations are one function, into which each call copies its weights."""
     device_iterations: int
     """Batches of inference that the chips run after a call from the host."""

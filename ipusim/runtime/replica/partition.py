@@ -10,6 +10,7 @@ from ipusim.compiler import memory
 from ipusim.compiler.program import LoweredOp, Program, Superstep, exchanges
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
+from ipusim.runtime.arguments import with_arguments
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.replica.balance import balance, split_after
 from ipusim.runtime.terms import Schedule, Work
@@ -246,6 +247,11 @@ def partition(
             costs[home[op.name]] += programs[op.name].cycles
         starts = balance(costs, len(stage_ipus))
     stage_of = {name: bisect_right(starts, index) - 1 for name, index in home.items()}
+    if compiled.job.copies_arguments and not compiled.job.one_chip:
+        passing = with_arguments(
+            graph, programs.values(), compiled.chip, lambda name: stage_ipus[stage_of[name]]
+        )
+        programs = {op.name: op for op in passing}
     return Partitioned(
         graph=graph,
         lowered=programs,
