@@ -87,6 +87,20 @@ def test_operands_of_a_weight_gradient_are_sent_turned_and_sent_again():
     assert "rearrange operands" in update(4, in_channels=3)
 
 
+@pytest.mark.parametrize(("stack", "apart"), [("sdk-2.0", False), ("sdk-2.4", True)])
+def test_later_stacks_transpose_each_operand_in_a_compute_set_of_its_own(stack, apart):
+    graph = training_graph(MatMul(m=32, k=768, n=768, weights_operand=True))
+    blocks = regrouping(32 * 768, 16, 16, "float16", CHIP)
+    ran = lowered(graph, load_stack(stack))["forward.weight_gradient"].steps
+    turned = [step for step in ran if step.name.startswith("transpose")]
+    names = ["transpose B", "transpose A"] if apart else ["transpose B and A"]
+    assert [step.name for step in turned] == names
+    assert sum(step.compute_cycles for step in turned) == 2 * blocks.cycles
+    # The blocks of both arrive before the first.
+    assert [step.exchange_bytes for step in turned] == [2 * blocks.received, 0][: len(names)]
+    assert all(step.temp_bytes >= 2 * blocks.received for step in turned)
+
+
 def test_samples_of_a_window_are_blocks_of_their_own():
     # The plan's group of 16 holds four samples and four positions, which are together only once
     # windows are copied: blocks have the four samples.

@@ -159,21 +159,21 @@ def laid_out_bytes(chosen: Plan, operand: Operand) -> int:
 def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
     """Rearrange operands once for all tiles, in each of so many serial parts.
 
-    One superstep sends and transposes the blocks of both operands, another sends both into place.
-    Poplibs adds its programs in this order (lib/poplin/Convolution.cpp, TransformPreProgram),
-    and copies that stand together are one exchange (graphcore/popart
-    willow/src/popx/popprograms.cpp, addPipelineCycle, relies on it).
+    One superstep sends the blocks of both operands and transposes them, each in a compute set of
+    its own from tag sdk/poplar/2.2.0 on; another sends both into place. Poplibs adds its programs
+    in this order (lib/poplin/Convolution.cpp, TransformPreProgram), and copies that stand together
+    are one exchange (graphcore/popart willow/src/popx/popprograms.cpp, addPipelineCycle, relies on
+    it).
     """
     transposed = [(order, order.blocks) for order in orders if order.blocks]
+    arriving = sum(blocks.received for _, blocks in transposed)
+    moved = {"received": arriving, "copy": sum(order.copies_to_blocks for order, _ in transposed)}
     with m.loop(parts, tiles=m.tiles):
-        if transposed:
-            m.emit(
-                "transpose " + " and ".join(order.name for order, _ in transposed),
-                TRANSPOSE,
-                sum(blocks.cycles for _, blocks in transposed),
-                received=sum(blocks.received for _, blocks in transposed),
-                copy=sum(order.copies_to_blocks for order, _ in transposed),
-            )
+        for together in [transposed] if m.rules.era < 2 else [[one] for one in transposed]:
+            if together:
+                name = "transpose " + " and ".join(order.name for order, _ in together)
+                m.emit(name, TRANSPOSE, sum(blocks.cycles for _, blocks in together), **moved)
+                moved = {"temp": arriving}
         if orders:
             m.copy(
                 "rearrange " + " and ".join(order.name for order in orders),
