@@ -201,7 +201,9 @@ def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
     # Inputs that all serial parts use can be fetched once, at the price of keeping them.
     held = inputs * in_bytes
     fetched_once = 0
+    cost.fetch = 0
     if split.broadcast:
+        cost.fetch = cost.input
         cost.before += cost.copy_in + cost.move_in + cost.input
         fetched_once = in_copied + held
         cost.copy_in = cost.move_in = cost.input = 0
@@ -265,7 +267,7 @@ def _fill_serial(problem: np.void, work: np.void) -> tuple[int, int]:
     """
     totals, split, cost, used = work.totals, work.split, work.cost, work.part.tiles_used
     in_bytes, result_bytes, outputs = problem.in_bytes, totals.result_bytes, cost.outputs
-    cost.slice = cost.update = cost.add = cost.before = cost.after = 0
+    cost.slice = cost.update = cost.add = cost.before = cost.after = cost.arrange = 0
     arranged = summed = 0
     serial = split.in_serial * split.out_serial
     if serial > 1:
@@ -274,7 +276,7 @@ def _fill_serial(problem: np.void, work: np.void) -> tuple[int, int]:
         cost.update = slice_cycles(problem, outputs, result_bytes, split.out_serial)
         if problem.fully_connected and not problem.joint:
             arranged = held * in_bytes
-            cost.before = -(-arranged // problem.exchange_bytes) + held
+            cost.before = cost.arrange = -(-arranged // problem.exchange_bytes) + held
     if split.in_serial > 1:
         held = -(-totals.inputs // used)
         cost.slice += slice_cycles(problem, held, in_bytes, split.in_serial)

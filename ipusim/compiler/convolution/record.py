@@ -60,7 +60,8 @@ COST = integers(
     # Cycles of every serial part; before and after all of them; altogether.
     "slice copy_in copy_weights copy_out move_in move_weights move_out",
     "input weights reduce_first reduce_rest tile_transform calc reduce update add",
-    "before after serial depth tiles_used total",
+    # Of those before: to arrange what is sliced, and to fetch an input that all parts use.
+    "before after arrange fetch serial depth tiles_used total",
     "temp_bytes partial_bytes input_bytes weight_bytes stages one_by_one outputs",
 )
 WORK = integers(

@@ -17,6 +17,7 @@ from ipusim.compiler.tiles import (
     piece_copy_cycles,
     rearranged_copy_cycles,
 )
+from ipusim.compiler.vertices.conv import ERA_1_0, ERA_3_3
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
     TRANSPOSE,
@@ -51,6 +52,15 @@ class Operand:
     users: int
     parts: int
     ready: bool
+
+    def placed_once(self, chosen: Plan) -> bool:
+        """Whether it is put into its place once, before the loop over serial parts.
+
+        So is what is sliced in the loop (poplibs lib/poplin/Convolution.cpp, convolutionImpl,
+        rearrangeIfSplitOverTiles, in all versions), and an input that a plan broadcasts
+        (ConvProgramTree::lower, moveTransposeOps, from tag sdk/poplar/2.2.0 on).
+        """
+        return self.parts > 1 or (self.used_as_input and bool(chosen.split.broadcast))
 
     @classmethod
     def of(cls, x: Placed, chosen: Plan, *, is_input: bool, swapped: bool) -> Self:
@@ -89,30 +99,38 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     """Return how an operand of a product is rearranged; None if it stays.
 
     It is rearranged where more than `MOST_VIEWS` tiles want the same part, where the dimension that
-    is summed over is not adjacent in memory, or where the plan's transforms ask for it (poplibs
-    lib/poplin/Convolution.cpp, convolutionImpl, rearrangeActs and rearrangeWeights). Blocks are
-    transposed if both groups are multiples of a grain (regroupIfBeneficialForPlan). Taken up
-    after seeing transformers too fast: pieces are as long as they are, not the plan's groups as in
-    the planner's own estimate, and convolutions, to which the rule applies too, keep a copy by
-    every tile.
+    is summed over is not adjacent in memory, for a weight gradient, or where the plan's transforms
+    ask for it (poplibs lib/poplin/Convolution.cpp, convolutionImpl, rearrangeActs and
+    rearrangeWeights); and always, as a whole, if serial parts slice it (`Operand.placed_once`).
+    Blocks are transposed if both groups are multiples of a grain (regroupIfBeneficialForPlan).
+    Taken up after seeing transformers too fast: pieces are as long as they are, not the plan's
+    groups as in the planner's own estimate, and convolutions, to which the rule applies too, keep a
+    copy by every tile.
     """
     if not m.stack.operands_in_order:
         return None
     op, x = m.task.params, operand.x
-    size = element_bytes(x.dtype)
+    size, sliced = element_bytes(x.dtype), operand.parts > 1
     # The sum is over columns of A and rows of B. B is the input, unless the plan swaps them.
     is_b = operand.is_input != chosen.transform.swap
     along_rows = not op.transpose_b if is_b else op.transpose_a
     transposes = along_rows != x.layout.rows
     across = op.n if is_b else op.m
     group = found_group(x.layout.grouping, across if transposes else op.k)
-    wanted = chosen.in_chans_per_group
-    if not operand.moved and operand.users <= MOST_VIEWS and not transposes and group > 1:
+    wanted, elements = chosen.in_chans_per_group, x.elements
+    forced = sliced or operand.moved or op.pass_kind == "weight_gradient"
+    if not forced and operand.users <= MOST_VIEWS and not transposes and group > 1:
         return None
-    elements = ceil_div(_padded(x.elements, op.k, wanted), operand.parts)
-    tile_bytes = laid_out_bytes(chosen, operand)
+    tile_bytes = laid_out_bytes(chosen, operand) * operand.parts
     plain = Order("B" if is_b else "A", tile_bytes)
-    blocks = regrouping(elements, group, wanted, x.dtype, m.chip) if transposes else None
+    found, turns = wanted, transposes
+    if sliced:
+        # In SDK 1.0 nothing is transposed first.
+        found = found_group(_sliced_group(m, chosen), op.k)
+        turns = transposes and m.rules.era != ERA_1_0
+    else:
+        elements = _padded(elements, op.k, wanted)
+    blocks = regrouping(elements, group, found, x.dtype, m.chip) if turns else None
     if blocks:
         return _in_blocks(m, plain, blocks, group * size)
     run, single_bytes = gcd(x.layout.grouping, wanted), tile_bytes
@@ -121,6 +139,33 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
         single_bytes = tile_bytes // ceil_div(op.k, run) if op.k % run else 0
     copies = rearranged_copy_cycles(tile_bytes - single_bytes, run * size, m.chip)
     return replace(plain, copies=copies + rearranged_copy_cycles(single_bytes, size, m.chip))
+
+
+def _sliced_group(m: Lowering, chosen: Plan) -> int:
+    """Return how many elements that are summed over are adjacent in an operand for slices.
+
+    Before SDK 3.0 groups divide a part (lib/poplin/Convolution.cpp, getInChansPerGroup).
+    """
+    group = chosen.in_chans_per_group
+    if m.rules.era >= ERA_3_3:
+        return group
+    return gcd(group, m.task.params.k // chosen.split.in_serial)
+
+
+def padded_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
+    """Return how each part of a sliced operand of a product is padded to whole groups; None if not.
+
+    The padded part is a new tensor where many tiles want it or for a weight gradient (poplibs
+    lib/poplin/Convolution.cpp, convolutionPreprocess); else each tile pads what it receives.
+    """
+    op, group = m.task.params, chosen.in_chans_per_group
+    forced = operand.users > MOST_VIEWS or op.pass_kind == "weight_gradient"
+    if not (forced and op.k // chosen.split.in_serial % group):
+        return None
+    size, tile_bytes = element_bytes(operand.x.dtype), laid_out_bytes(chosen, operand)
+    piece = _sliced_group(m, chosen) * size
+    name = "padded B" if operand.is_input != chosen.transform.swap else "padded A"
+    return Order(name, tile_bytes, rearranged_copy_cycles(tile_bytes, piece, m.chip))
 
 
 def _padded(elements: int, summed: int, group: int) -> int:

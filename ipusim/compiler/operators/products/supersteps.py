@@ -11,6 +11,7 @@ from ipusim.compiler.operators.products.orders import (
     Order,
     bring_into_order,
     laid_out_bytes,
+    padded_order,
     summed_order,
     wanted_order,
 )
@@ -111,26 +112,12 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
             ceil_div(operand_bytes, rate) * rate,
             cycles=copy_cycles(operand_bytes, chip, atom_bytes=chip.memcpy_bytes_per_cycle),
         )
-    if cost.before:
-        m.copy("arrange for slices", cycles=cost.before)
-    _slice_operands(m, chosen, data.x, weights.x)
-    if not is_conv:
-        if transposed:
-            # `transpose_weights` has put the layer's weights, the input unless swapped, into place.
-            own = weights if chosen.transform.swap else data
-            own.ready, own.moved, own.copied = True, 0, 0
-        # An operand that is laid out for this plan is charged what the planner reckons with; but
-        # operands of a forward product lie otherwise than its weight gradient wants them.
-        needed = []
-        turns = op.pass_kind == "weight_gradient" and not chosen.joint and m.stack.operands_in_order
-        for one in operands:
-            if not one.ready or turns:
-                if order := wanted_order(m, chosen, one):
-                    one.ready = True
-                    needed.append(order)
-                one.moved = one.copied = 0
-        arranged_bytes += sum(order.tile_bytes for order in needed)
-        bring_into_order(m, needed, cost.serial)
+    if is_conv:
+        if cost.before:
+            m.copy("arrange for slices", cycles=cost.before)
+        _slice_operands(m, chosen, data.x, weights.x)
+    else:
+        arranged_bytes += _arrange_product(m, chosen, data, weights, transposed=transposed)
     moved, copied = data.moved + weights.moved, data.copied + weights.copied
     if moved > 0 and op.pass_kind == "weight_gradient":
         # The dimensions that are summed over must become innermost.
@@ -186,6 +173,71 @@ def _bring_sums_into_order(
     bring_into_order(m, [*compress(orders, in_parts)], chosen.cost.serial)
 
 
+def _arrange_product(
+    m: Lowering, chosen: Plan, data: Operand, weights: Operand, *, transposed: bool
+) -> int:
+    """Slice both operands of a product and rearrange those that lie otherwise; return their bytes.
+
+    An operand that is laid out for this plan is charged what the planner reckons with; but operands
+    of a forward product lie otherwise than its weight gradient wants them. If `transposed`,
+    `transpose_weights` has put the layer's weights, the input unless swapped, into place.
+    """
+    cost, op = chosen.cost, m.task.params
+    own = weights if chosen.transform.swap else data
+    if transposed:
+        own.ready, own.moved, own.copied = True, 0, 0
+    before, placed = cost.before, transposed and own is data
+    once: list[Order] = []
+    in_parts: list[Order] = []
+    turns = op.pass_kind == "weight_gradient" and not chosen.joint and m.stack.operands_in_order
+    for one in (data, weights):
+        if not one.ready or turns:
+            placed |= one is data
+            if order := wanted_order(m, chosen, one):
+                one.ready = True
+                (once if one.placed_once(chosen) else in_parts).append(order)
+            if order and one.parts > 1 and (order := padded_order(m, chosen, one)):
+                in_parts.append(order)
+            one.moved = one.copied = 0
+    if m.stack.operands_in_order:
+        # Orders take the place of what the planner reckons with for slices and a broadcast input.
+        before -= cost.arrange + cost.fetch
+        if _fetches_once(m, chosen) and placed:
+            before = 0
+    bring_into_order(m, once, 1)
+    if before:
+        m.copy("arrange for slices", cycles=before)
+    if _fetches_once(m, chosen):
+        exchange, copied = _arrival(m, chosen, data)
+        exchange += cost.fetch if data.ready else 0
+        if exchange:
+            m.copy("broadcast input", exchange * m.chip.exchange_bytes_per_cycle, cycles=copied)
+    _slice_operands(m, chosen, data.x, weights.x)
+    bring_into_order(m, in_parts, cost.serial)
+    return sum(order.tile_bytes for order in (*once, *in_parts))
+
+
+def _fetches_once(m: Lowering, chosen: Plan) -> bool:
+    """Whether a product's input is sent to its tiles once, before the loop over serial parts.
+
+    Sources: poplibs lib/poplin/Convolution.cpp, convolutionImpl, tileLevelActs, tag
+    sdk/poplar/2.4.0. For convolutions the planner's cycles are taken.
+    """
+    ordered = isinstance(m.task.params, MatMul) and m.stack.operands_in_order
+    return ordered and bool(chosen.split.broadcast)
+
+
+def _arrival(m: Lowering, chosen: Plan, data: Operand) -> tuple[int, int]:
+    """Return the cycles in which a tile receives its input, and of copies that follow."""
+    cost, chip = chosen.cost, m.chip
+    if data.ready:
+        return cost.input, 0
+    # All inputs lie elsewhere; neighbours that want the same ones share the bus.
+    paired = chosen.split.out_chans % chip.tiles_per_exchange_bus == 0
+    width = chip.exchange_bytes_per_cycle * (chip.tiles_per_exchange_bus if paired else 1)
+    return ceil_div(cost.input_bytes, width), copy_cycles(cost.input_bytes, chip)
+
+
 def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> None:
     """Slice each serial part of the operands, on the tiles that use it."""
     split, cost, size = chosen.split, chosen.cost, element_bytes(data.dtype)
@@ -217,18 +269,9 @@ def _pad_weights(m: Lowering, chosen: Plan, weights: Operand) -> None:
 def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> None:
     """Send every tile the operands that it multiplies, and multiply them."""
     chip, cost, is_conv = m.chip, chosen.cost, isinstance(m.task.params, Conv)
-    exchange, copied = cost.weights, 0
-    if data.ready:
-        exchange += cost.input
-    else:
-        # All inputs lie elsewhere; neighbours that want the same ones share the bus.
-        paired = chosen.split.out_chans % chip.tiles_per_exchange_bus == 0
-        width = chip.exchange_bytes_per_cycle * (chip.tiles_per_exchange_bus if paired else 1)
-        exchange += ceil_div(cost.input_bytes, width)
-        copied += copy_cycles(cost.input_bytes, chip)
-        regroup = chosen.in_chans_per_group * chosen.conv_groups_per_group
-        if is_conv and (data.x.layout.rows or not (data.moved or weights.moved)):
-            _regroup_channels(m, data.x, regroup)
+    arriving, copied = (0, 0) if _fetches_once(m, chosen) else _arrival(m, chosen, data)
+    if is_conv and not data.ready and (data.x.layout.rows or not (data.moved or weights.moved)):
+        _regroup_channels(m, data.x, chosen.in_chans_per_group * chosen.conv_groups_per_group)
     if not is_conv and not weights.ready:
         # Activations come from another plan, whether or not B was laid out for this one.
         copied += copy_cycles(cost.weight_bytes, chip)
@@ -237,7 +280,7 @@ def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> Non
         chosen,
         "convolve" if is_conv else "multiply",
         f"poplin::{chosen.method}",
-        exchange=exchange + cost.tile_transform,
+        exchange=cost.weights + arriving + cost.tile_transform,
         copy=copied,
         compute=cost.calc,
     )
