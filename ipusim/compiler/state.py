@@ -13,7 +13,8 @@ from ipusim.compiler.program import LoweredOp
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import Runs
 from ipusim.machine import Chip
-from ipusim.workload.graph import Attributes, Conv, Gather, Graph, MatMul, Op
+from ipusim.workload.graph import Attributes, Conv, Elementwise, Gather, Graph, MatMul, Op
+from ipusim.workload.operators.elementwise import DROPOUTS
 
 FREE_ROLES = ("input", "parameter", "constant", "state")
 FLOATING = ("float16", "float32")
@@ -31,7 +32,8 @@ class Task(NamedTuple):
     `inputs` are numbered in order, so that inputs with one mapping have one number. `updates` says
     that the operation is part of a weight update, `product` how the first input lies on its fullest
     tile if a matrix product made it, `changes_table` that the graph changes the rows of a table of
-    these sizes; `forward_plan` is the plan of the forward convolution if this is its data gradient.
+    these sizes; `forward_plan` is the plan of the forward convolution if this is its data gradient,
+    `reference` the layout of what the forward pass dropped from if this is a dropout's gradient.
     """
 
     params: Attributes
@@ -42,6 +44,7 @@ class Task(NamedTuple):
     product: Runs | None = None
     changes_table: bool = False
     forward_plan: Plan | None = None
+    reference: TensorLayout | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,8 +138,9 @@ class LoweringState:
     """State of one lowering: where every tensor lies, and what was lowered.
 
     ``plans`` holds, by weight tensor, the plan of its forward convolution, ``products``, by result,
-    how that of a matrix product lies on its fullest tile. Networks repeat their layers, so
-    ``lowered`` lowers each `Task` once and remembers the result.
+    how that of a matrix product lies on its fullest tile, ``dropped``, by forward dropout, the
+    tensor that it dropped from last. Networks repeat their layers, so ``lowered`` lowers each
+    `Task` once and remembers the result.
     """
 
     graph: Graph
@@ -146,6 +150,7 @@ class LoweringState:
     layouts: dict[str, TensorLayout]
     plans: dict[str, Plan] = field(default_factory=dict)
     products: dict[str, Runs] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
     changed_tables: frozenset[Gather] = field(init=False)
     training: bool = field(init=False)
     lowered: Callable[[Task], Lowered] = field(init=False)
@@ -174,7 +179,14 @@ class LoweringState:
             tensor, layout = tensors[name], self.layout(name)
             number = mappings.setdefault(layout.mapping, str(len(mappings)))
             inputs.append(Placed(tensor.shape, tensor.dtype, layout.mapped(number)))
-        params = op.params
+        params, reference = op.params, None
+        if isinstance(params, Elementwise) and params.function in DROPOUTS:
+            if op.phase == "backward":
+                layout = self.layout(self.dropped.get(op.source, op.inputs[0]))
+                number = mappings.setdefault(layout.mapping, str(len(mappings)))
+                reference = layout.mapped(number)
+            else:
+                self.dropped[op.source or op.name] = op.inputs[0]
         return Task(
             params,
             op.phase == "update",
@@ -186,6 +198,7 @@ class LoweringState:
             forward_plan=self.plans.get(op.inputs[1])
             if isinstance(params, Conv) and params.pass_kind == "data_gradient"
             else None,
+            reference=reference,
         )
 
 

@@ -60,7 +60,7 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     elif op.function in RANDOM:
         with m.holding(m.tile_bytes(x) if op.in_place_ok else 0):
             # The graph lets the result share memory, but the vertex writes a new tensor.
-            dropout(m, x, seeded=op.function == "seeded_dropout")
+            layout = _dropout(m, op, x, inputs[0])
     elif op.function in EXPRESSIONS or op.function in gradient_functions(m.library):
         # A gradient takes on the layout of what the forward pass kept.
         layout = inputs[min(1, len(inputs) - 1)].layout._replace(free=False)
@@ -102,8 +102,24 @@ def cast(m: Lowering, _op: Cast, x: Placed) -> TensorLayout:
     return x.layout
 
 
-def dropout(m: Emitter, x: Placed, *, seeded: bool = False) -> None:
-    """Drop elements at random, or gradients of the same elements.
+def _dropout(m: Lowering, op: Elementwise, x: Placed, incoming: Placed) -> TensorLayout:
+    """Drop elements; return the layout of the result.
+
+    The random bits depend on the layout of what the forward pass dropped from, which so is that of
+    the gradient: the incoming one is regrouped to it and sent there (`m.task.reference`; poplibs
+    lib/poprand/RandomGen.cpp, dropout, in all versions, regrouped from tag sdk/poplar/2.4.0 on;
+    graphcore/popart willow/src/op/dropout.cpp, getReferenceTensorId).
+    """
+    layout, moved = m.task.reference or incoming.layout, {}
+    x = x._replace(layout=layout)
+    if not incoming.layout.lies_with(layout):
+        moved = {"received": m.tile_bytes(x), "copy": _bring_operand(m, op, x, incoming)}
+    dropout(m, x, seeded=op.function == "seeded_dropout", **moved)
+    return layout
+
+
+def dropout(m: Emitter, x: Placed, *, seeded: bool = False, **moved: int) -> None:
+    """Drop elements at random, or gradients of the same elements, which may arrive (`moved`).
 
     Both draw the same random bits from the seed of the forward pass, so no mask is kept. If
     `seeded`, that seed is made first: the number of the dropout, a constant on another tile, is
@@ -115,10 +131,10 @@ def dropout(m: Emitter, x: Placed, *, seeded: bool = False) -> None:
         _draw(m, "draw seed", "Uniform", COUNTER)
         m.count("cast seed")
         m.copy("copy seed", cycles=copy_cycles(SEED_BYTES, m.chip))
-    _draw(m, "dropout", "Dropout", x)
+    _draw(m, "dropout", "Dropout", x, **moved)
 
 
-def _draw(m: Emitter, name: str, vertex: str, x: Placed) -> None:
+def _draw(m: Emitter, name: str, vertex: str, x: Placed, **moved: int) -> None:
     """Draw a random number for every element from a seed.
 
     The generators' state is saved, the seed sent to all tiles and set, and the state restored at
@@ -128,7 +144,8 @@ def _draw(m: Emitter, name: str, vertex: str, x: Placed) -> None:
     seeding = random_cycles(m.tile, "SetSeed", 1, "float32")
     m.emit("save seeds", "poplar::GetHwSeeds", seeding)
     m.emit("set seed", "poprand::SetSeed", seeding, exchange=SEED_BYTES)
-    m.emit(name, f"poprand::{vertex}", random_cycles(m.tile, vertex, m.share(x), x.dtype))
+    cycles = random_cycles(m.tile, vertex, m.share(x), x.dtype)
+    m.emit(name, f"poprand::{vertex}", cycles, **moved)
     m.emit("restore seeds", "poplar::SetHwSeeds", seeding)
 
 

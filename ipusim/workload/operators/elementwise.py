@@ -31,6 +31,9 @@ _OF_OPERANDS = (
 KEEP_OPERANDS = frozenset(_OF_OPERANDS.split())
 """Functions of one operand whose gradient reads it again."""
 
+DROPOUTS = ("dropout", "seeded_dropout")
+"""Draw from the seed of the step, or from one made for each."""
+
 _QUOTIENT = "div quotient dy b"
 
 GRADIENTS: dict[str, Iterable[Steps | None]] = {
@@ -55,7 +58,7 @@ GRADIENTS: dict[str, Iterable[Steps | None]] = {
     "square": (("mul gradient dy a",),),
     "neg": (("neg gradient dy",),),
     "scale": (("scale gradient dy",),),
-    **dict.fromkeys(("dropout", "seeded_dropout"), (("dropout gradient dy",),)),
+    **dict.fromkeys(DROPOUTS, (("dropout gradient dy",),)),
     **dict.fromkeys(("floor", "ceil", "round", "sign", "random"), (None,)),
     **{name: ((f"{name}_grad gradient dy y",),) for name in _OF_RESULTS.split()},
     **{name: ((f"{name}_grad gradient dy a",),) for name in _OF_OPERANDS.split()},

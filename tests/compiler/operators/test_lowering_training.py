@@ -6,8 +6,10 @@ import pytest
 import windows
 
 from ipusim.compiler import memory
+from ipusim.compiler.emitter import TensorLayout
 from ipusim.compiler.lower import lower
 from ipusim.compiler.stacks import load_stack
+from ipusim.compiler.tiles import rearranged_copy_cycles
 from ipusim.errors import UnknownNameError
 from ipusim.machine import load_chip
 from ipusim.workload.graph import (
@@ -35,7 +37,7 @@ def op(name, params, inputs, outputs, phase="forward"):
     return Op(name=name, params=params, inputs=inputs, outputs=outputs, phase=phase)
 
 
-def lowered(tensors, *ops, stack=STACK):
+def lowered(tensors, *ops, stack=STACK, layouts=None):
     """Lower operators over tensors; inputs are those of that role."""
     graph = Graph(
         name="hand-made",
@@ -44,7 +46,7 @@ def lowered(tensors, *ops, stack=STACK):
         inputs=tuple(t.name for t in tensors if t.role == "input"),
         outputs=(ops[-1].outputs[0],),
     )
-    program = lower(graph, MK2, stack, host_dtype=None)
+    program = lower(graph, MK2, stack, host_dtype=None, layouts=layouts)
     return graph, {result.name: result for result in program.ops}, program
 
 
@@ -263,6 +265,31 @@ def test_dropout_runs_the_same_both_ways():
     )
     assert ops["dropout"].cycles == ops["dropout.gradient"].cycles
     assert ops["dropout"].steps[2].compute_cycles == 6 + 24 * 6 + 2 * 32
+
+
+@pytest.mark.parametrize(("stack", "regrouped"), [("sdk-2.0", False), ("sdk-3.x", True)])
+def test_the_gradient_of_a_dropout_goes_to_where_the_forward_pass_dropped(stack, regrouped):
+    back = replace(
+        op("drop.back", elementwise("dropout"), ("dy",), ("dx",), "backward"), source="drop"
+    )
+    _, ops, _ = lowered(
+        [
+            *(tensor(name, 1472, 128, role="input") for name in ("x", "dy")),
+            *(tensor(name, 1472, 128) for name in ("y", "dx", "sum")),
+        ],
+        op("drop", elementwise("seeded_dropout"), ("x",), ("y",)),
+        back,
+        op("add", elementwise("add"), ("dx", "y"), ("sum",), "backward"),
+        stack=load_stack(stack),
+        layouts={"x": TensorLayout(), "dy": TensorLayout(rows=True)},
+    )
+    steps = {step.name: step for step in ops["drop.back"].steps}
+    assert ("regroup operand" in steps) == regrouped
+    assert steps["dropout"].exchange_bytes == 128 * 2
+    # Elements move one by one where no blocks are transposed.
+    assert steps["dropout"].copy_cycles == (0 if regrouped else rearranged_copy_cycles(256, 2, MK2))
+    # The result lies like what was dropped from, as the forward one does.
+    assert [step.exchange_bytes for step in ops["add"].steps] == [0]
 
 
 def test_a_seed_of_its_own_is_drawn_before_a_dropout():
