@@ -16,8 +16,10 @@ def softmax(m: Lowering, op: Softmax, x: Placed, *forward: Placed) -> TensorLayo
     """Lower a softmax over the innermost dimension, or its gradient."""
     if op.backward:
         result = forward[0].shaped(op.outer, op.length).of(m.dtype)
-        elsewhere = not x.layout.lies_with(result.layout)
-        softmax_gradient(m, result, log=op.log, elsewhere=elsewhere)
+        moved = {}
+        if not x.layout.lies_with(result.layout):
+            moved = {"received": m.tile_bytes(result), "copy": _bring_gradient(m, result, x.layout)}
+        softmax_gradient(m, result, log=op.log, **moved)
         return result.layout._replace(free=False)
     forward_pass = log_softmax_forward if op.log else softmax_forward
     forward_pass(m, x.shaped(op.outer, op.length).of(m.dtype))
@@ -48,22 +50,31 @@ def log_softmax_forward(m: Emitter, x: Placed) -> None:
     m.by_row("sub", x, "log softmax, subtract logarithm", in_place=True)
 
 
-def softmax_gradient(m: Emitter, y: Placed, *, log: bool, elsewhere: bool) -> None:
+def _bring_gradient(m: Lowering, y: Placed, incoming: TensorLayout) -> int:
+    """Regroup an incoming gradient like y as popops::mul does; return cycles of on-tile copies.
+
+    Sources: lib/popops/ElementWise.cpp, binaryOpGeneral, from tag sdk/poplar/2.4.0 on.
+    """
+    if m.rules.era > 1:
+        return m.bring("regroup operand", y, incoming, *y.shape)
+    return m.piece_copies(y, incoming)
+
+
+def softmax_gradient(m: Emitter, y: Placed, *, log: bool, **moved: int) -> None:
     """Compute y g, its row sum, y times that, and their difference in place.
 
     For a logarithm: the gradient less exp(y) times its row sum. The incoming gradient may lie
-    `elsewhere` than the result y of the forward pass.
+    elsewhere than the result y of the forward pass (`moved`, as `emit` has it).
     """
-    held = m.tile_bytes(y)
-    arriving = held if elsewhere else 0
+    held, last = m.tile_bytes(y), {}
     if log:
         m.unary("exp", y, "softmax gradient, exp")
+        last = moved
     else:
-        m.binary("mul", y, "softmax gradient, result times gradient", received=arriving)
-        arriving = 0
+        m.binary("mul", y, "softmax gradient, result times gradient", **moved)
     m.reduce("add", y)
     # The product with the row sum is a tensor of its own until the difference is taken.
     with m.holding(held):
         m.by_row("mul", y, "softmax gradient, times row sum")
-    with m.holding(held - arriving):
-        m.binary("sub", y, "softmax gradient, subtract", in_place=True, received=arriving)
+    with m.holding(held - last.get("received", 0)):
+        m.binary("sub", y, "softmax gradient, subtract", in_place=True, **last)

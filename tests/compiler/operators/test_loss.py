@@ -24,7 +24,8 @@ def loss(kind, rows, classes, dtype="float16", codelets="2021-11", scattered=Fal
 
 def gradient(log=False, elsewhere=True):
     """1472 rows of 384: one row a tile, 64 elements a worker."""
-    return emitted(softmax_gradient, matrix(1472, 384), log=log, elsewhere=elsewhere)
+    moved = {"received": 768} if elsewhere else {}
+    return emitted(softmax_gradient, matrix(1472, 384), log=log, **moved)
 
 
 def test_cross_entropy_order():

@@ -242,6 +242,31 @@ def test_softmax_gather_and_sums():
     assert ops["norm"].cycles > 0
 
 
+@pytest.mark.parametrize(("stack", "regrouped"), [("sdk-2.0", False), ("sdk-3.x", True)])
+def test_the_gradient_of_a_softmax_regroups_what_comes_in(stack, regrouped):
+    # 96 heads of 197 rows: their groups of 16 need not divide the rows of one head.
+    rows, columns = 96 * 197, 192
+    _, ops, _ = lowered(
+        [tensor(name, rows, columns, role="input") for name in ("dy", "y")]
+        + [tensor("dx", rows, columns)],
+        op(
+            "softmax.gradient",
+            Softmax(outer=rows, length=columns, backward=True),
+            ("dy", "y"),
+            ("dx",),
+            "backward",
+        ),
+        stack=load_stack(stack),
+        layouts={"y": TensorLayout(rows=True), "dy": TensorLayout()},
+    )
+    steps = {step.name: step for step in ops["softmax.gradient"].steps}
+    assert ("regroup operand" in steps) == regrouped
+    times = steps["softmax gradient, result times gradient"]
+    assert times.exchange_bytes > 0
+    copied = rearranged_copy_cycles(times.exchange_bytes, 2, MK2)
+    assert times.copy_cycles == (0 if regrouped else copied)
+
+
 def test_a_master_copy_is_cast():
     _, ops, _ = lowered(
         [
