@@ -296,6 +296,22 @@ def test_an_input_of_a_product_that_all_serial_parts_use_is_sent_once():
     assert "broadcast input" not in sliced_update(load_stack("sdk-2.4"), layer)[1]
 
 
+def test_an_input_of_a_convolution_that_all_serial_parts_use_is_sent_once():
+    g = GraphBuilder("convolutions")
+    x = g.conv("first", g.input("x", (4, 64, 28, 28)), 256, 1)
+    graph = g.finish(g.conv("second", x, 512, 3)).with_precision("16.16")
+    little = replace(load_stack("sdk-2.4"), available_memory_proportion=0.1)
+    op = lowered(graph, little)["second"]
+    assert op.plan.endswith("b2 f05 i8 o16 os2")
+    found = {step.name: step for step in op.steps}
+    # Two samples, eight rows of 28 with their window, 32 channels; neighbours share the bus.
+    assert found["broadcast input"].exchange_bytes == 2 * 8 * 28 * 32 * 2 // 2
+    assert (found["broadcast input"].repeats, found["convolve"].repeats) == (1, 2)
+    # In each part only weights arrive: nine taps of 32 by 16 channels, less a tile's own tenth.
+    assert found["convolve"].exchange_bytes < 9 * 32 * 16 * 2
+    assert found["convolve"].copy_cycles == 0
+
+
 def forward_of(layer: MatMul, chip=CHIP, stack=STACK):
     """The plan of a forward product, and its steps."""
     graph = forward_graph(layer)

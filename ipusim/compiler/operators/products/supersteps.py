@@ -113,8 +113,8 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
             cycles=copy_cycles(operand_bytes, chip, atom_bytes=chip.memcpy_bytes_per_cycle),
         )
     if is_conv:
-        if cost.before:
-            m.copy("arrange for slices", cycles=cost.before)
+        if cost.before > cost.fetch:
+            m.copy("arrange for slices", cycles=cost.before - cost.fetch)
         _slice_operands(m, chosen, data.x, weights.x)
     else:
         arranged_bytes += _arrange_product(m, chosen, data, weights, transposed=transposed)
@@ -186,7 +186,7 @@ def _arrange_product(
     own = weights if chosen.transform.swap else data
     if transposed:
         own.ready, own.moved, own.copied = True, 0, 0
-    before, placed = cost.before, transposed and own is data
+    before, placed = cost.before - cost.fetch, transposed and own is data
     once: list[Order] = []
     in_parts: list[Order] = []
     turns = op.pass_kind == "weight_gradient" and not chosen.joint and m.stack.operands_in_order
@@ -201,37 +201,20 @@ def _arrange_product(
             one.moved = one.copied = 0
     if m.stack.operands_in_order:
         # Orders take the place of what the planner reckons with for slices and a broadcast input.
-        before -= cost.arrange + cost.fetch
-        if _fetches_once(m, chosen) and placed:
-            before = 0
+        before = 0 if chosen.split.broadcast and placed else before - cost.arrange
     bring_into_order(m, once, 1)
     if before:
         m.copy("arrange for slices", cycles=before)
-    if _fetches_once(m, chosen):
-        exchange, copied = _arrival(m, chosen, data)
-        exchange += cost.fetch if data.ready else 0
-        if exchange:
-            m.copy("broadcast input", exchange * m.chip.exchange_bytes_per_cycle, cycles=copied)
     _slice_operands(m, chosen, data.x, weights.x)
     bring_into_order(m, in_parts, cost.serial)
     return sum(order.tile_bytes for order in (*once, *in_parts))
-
-
-def _fetches_once(m: Lowering, chosen: Plan) -> bool:
-    """Whether a product's input is sent to its tiles once, before the loop over serial parts.
-
-    Sources: poplibs lib/poplin/Convolution.cpp, convolutionImpl, tileLevelActs, tag
-    sdk/poplar/2.4.0. For convolutions the planner's cycles are taken.
-    """
-    ordered = isinstance(m.task.params, MatMul) and m.stack.operands_in_order
-    return ordered and bool(chosen.split.broadcast)
 
 
 def _arrival(m: Lowering, chosen: Plan, data: Operand) -> tuple[int, int]:
     """Return the cycles in which a tile receives its input, and of copies that follow."""
     cost, chip = chosen.cost, m.chip
     if data.ready:
-        return cost.input, 0
+        return cost.fetch or cost.input, 0
     # All inputs lie elsewhere; neighbours that want the same ones share the bus.
     paired = chosen.split.out_chans % chip.tiles_per_exchange_bus == 0
     width = chip.exchange_bytes_per_cycle * (chip.tiles_per_exchange_bus if paired else 1)
@@ -267,9 +250,17 @@ def _pad_weights(m: Lowering, chosen: Plan, weights: Operand) -> None:
 
 
 def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> None:
-    """Send every tile the operands that it multiplies, and multiply them."""
+    """Send every tile the operands that it multiplies, and multiply them.
+
+    An input that the plan broadcasts is sent once, before the loop over serial parts (poplibs
+    lib/poplin/Convolution.cpp, convolutionImpl, tileLevelActs, tag sdk/poplar/2.4.0).
+    """
     chip, cost, is_conv = m.chip, chosen.cost, isinstance(m.task.params, Conv)
-    arriving, copied = (0, 0) if _fetches_once(m, chosen) else _arrival(m, chosen, data)
+    arriving, copied = _arrival(m, chosen, data)
+    if chosen.split.broadcast:
+        if arriving:
+            m.copy("broadcast input", arriving * chip.exchange_bytes_per_cycle, cycles=copied)
+        arriving = copied = 0
     if is_conv and not data.ready and (data.x.layout.rows or not (data.moved or weights.moved)):
         _regroup_channels(m, data.x, chosen.in_chans_per_group * chosen.conv_groups_per_group)
     if not is_conv and not weights.ready:
