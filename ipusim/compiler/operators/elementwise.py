@@ -108,7 +108,8 @@ def _dropout(m: Lowering, op: Elementwise, x: Placed, incoming: Placed) -> Tenso
     The random bits depend on the layout of what the forward pass dropped from, which so is that of
     the gradient: the incoming one is regrouped to it and sent there (`m.task.reference`; poplibs
     lib/poprand/RandomGen.cpp, dropout, in all versions, regrouped from tag sdk/poplar/2.4.0 on;
-    graphcore/popart willow/src/op/dropout.cpp, getReferenceTensorId).
+    graphcore/popart willow/src/op/dropout.cpp, getReferenceTensorId; graphcore/tensorflow
+    driver/ops/custom_ops/poprand/dropout.cc, GetReferenceTensor).
     """
     layout, moved = m.task.reference or incoming.layout, {}
     x = x._replace(layout=layout)

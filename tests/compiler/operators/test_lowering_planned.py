@@ -257,6 +257,8 @@ def test_what_serial_parts_slice_is_put_into_order_once():
     assert whole.exchange_bytes == regrouping(512 * 4096, 16, 16, "float16", CHIP).received
     assert parts.exchange_bytes == regrouping(512 * 8192, 16, 16, "float16", CHIP).received
     assert (found["rearrange A"].repeats, found["rearrange B"].repeats) == (1, 8)
+    # A tile has one block of each part.
+    assert found["rearrange A"].exchange_bytes == 8 * 16 * 16 * 2
     # Nothing else is arranged for slices: the planner's cycles for that are a guess at the same.
     assert "arrange for slices" not in found
     # SDK 1.0 copies element by element.
