@@ -12,6 +12,7 @@ from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.program import LoweredOp
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import Runs
+from ipusim.compiler.vertices.conv import ERA_2_4
 from ipusim.machine import Chip
 from ipusim.workload.graph import Attributes, Conv, Elementwise, Gather, Graph, MatMul, Op
 from ipusim.workload.operators.elementwise import DROPOUTS
@@ -73,6 +74,17 @@ class Lowering(Emitter):
     def dtype(self) -> str:
         """Floating-point type in which the result is computed."""
         return float_dtype(self.made.dtype)
+
+    def bring_operand(self, x: Placed, layout: TensorLayout, *sizes: int) -> int:
+        """Bring an operand of popops::map from its `layout` to that of x; return cycles of copies.
+
+        From tag sdk/poplar/2.4.0 on blocks of whole groups are transposed where rows are adjacent
+        in one and channels in the other (lib/popops/ElementWise.cpp, binaryOpGeneral); `sizes` are
+        rows and columns, as `bring` has them.
+        """
+        if self.rules.era >= ERA_2_4:
+            return self.bring("regroup operand", x, layout, *sizes)
+        return self.piece_copies(x, layout)
 
     def finish(self, layout: TensorLayout) -> LoweredOp:
         """Return the lowered operation; steps without tiles of their own run on the result's."""

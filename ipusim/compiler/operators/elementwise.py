@@ -311,15 +311,14 @@ def _bring_matrix(m: Lowering, x: Placed, matrix: Placed) -> int:
 def _bring_operand(m: Lowering, op: Elementwise, x: Placed, other: Placed) -> int:
     """Regroup an operand as large as x, the result; return cycles of on-tile copies.
 
-    Functions of two operands transpose blocks of whole groups where rows are adjacent in one and
-    channels in the other (lib/popops/ElementWise.cpp, binaryOpGeneral, from tag sdk/poplar/2.4.0
-    on; ternaryOp has no such step). Of more than three dimensions it is not known which one the
-    channels are; groups of them count as whole.
+    Functions of three have no such step as those of two (lib/popops/ElementWise.cpp, ternaryOp). Of
+    more than three dimensions it is not known which one the channels are; groups of them count as
+    whole.
     """
     sizes = m.made.shape[-2:] if len(m.made.shape) in (2, 3) else ()
-    if m.rules.era > 1 and op.function != "select":
-        return m.bring("regroup operand", x, other.layout, *sizes)
-    return m.piece_copies(x, other.layout)
+    if op.function == "select":
+        return m.piece_copies(x, other.layout)
+    return m.bring_operand(x, other.layout, *sizes)
 
 
 def _cast_operands(m: Lowering, x: Placed, inputs: tuple[Placed, ...]) -> None:

@@ -18,7 +18,8 @@ def softmax(m: Lowering, op: Softmax, x: Placed, *forward: Placed) -> TensorLayo
         result = forward[0].shaped(op.outer, op.length).of(m.dtype)
         moved = {}
         if not x.layout.lies_with(result.layout):
-            moved = {"received": m.tile_bytes(result), "copy": _bring_gradient(m, result, x.layout)}
+            copied = m.bring_operand(result, x.layout, *result.shape)
+            moved = {"received": m.tile_bytes(result), "copy": copied}
         softmax_gradient(m, result, log=op.log, **moved)
         return result.layout._replace(free=False)
     forward_pass = log_softmax_forward if op.log else softmax_forward
@@ -48,16 +49,6 @@ def log_softmax_forward(m: Emitter, x: Placed) -> None:
     sums = Placed(x.shape[:-1], "float32")
     m.generated("log softmax, logarithm", sums, Expression(operations=2, tensors=1, slow=("log",)))
     m.by_row("sub", x, "log softmax, subtract logarithm", in_place=True)
-
-
-def _bring_gradient(m: Lowering, y: Placed, incoming: TensorLayout) -> int:
-    """Regroup an incoming gradient like y as popops::mul does; return cycles of on-tile copies.
-
-    Sources: lib/popops/ElementWise.cpp, binaryOpGeneral, from tag sdk/poplar/2.4.0 on.
-    """
-    if m.rules.era > 1:
-        return m.bring("regroup operand", y, incoming, *y.shape)
-    return m.piece_copies(y, incoming)
 
 
 def softmax_gradient(m: Emitter, y: Placed, *, log: bool, **moved: int) -> None:

@@ -17,7 +17,7 @@ from ipusim.compiler.tiles import (
     piece_copy_cycles,
     rearranged_copy_cycles,
 )
-from ipusim.compiler.vertices.conv import ERA_1_0, ERA_3_3
+from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, ERA_3_3
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
     TRANSPOSE,
@@ -214,7 +214,7 @@ def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
     arriving = sum(blocks.received for _, blocks in transposed)
     moved = {"received": arriving, "copy": sum(order.copies_to_blocks for order, _ in transposed)}
     with m.loop(parts, tiles=m.tiles):
-        for together in [transposed] if m.rules.era < 2 else [[one] for one in transposed]:
+        for together in [transposed] if m.rules.era < ERA_2_4 else [[one] for one in transposed]:
             if together:
                 name = "transpose " + " and ".join(order.name for order, _ in together)
                 m.emit(name, TRANSPOSE, sum(blocks.cycles for _, blocks in together), **moved)
