@@ -156,8 +156,8 @@ def fed_items_per_s(config: RunConfig, item_bytes: int) -> float:
     as give every instance a NUMA node of its own, within the numbers that the system is published
     with. Each has so many workers. A thread pool uses every core that its instance has instead, but
     for "prepared" items, of `loader_item_s` of one worker: one thread at a time, if they call
-    Python, whose interpreter is locked (tf.numpy_function). Decoded images are passed on by the one
-    process of an instance that collects them, if its loader has processes.
+    Python, whose interpreter is locked (tf.numpy_function). Decoded images, and items from memory,
+    are passed on by the one process of an instance that collects them, if its loader has processes.
 
     With at most one instance per NUMA node an instance owns whole nodes, and its memory is local.
     With more, the instances share the nodes and are swapped among them (TAMU PEARC 2022, section
@@ -192,9 +192,11 @@ def fed_items_per_s(config: RunConfig, item_bytes: int) -> float:
     if dataset == "prepared":
         return working / config.loader_item_s / slowdown
     if dataset == "memory":
-        return working * host.core_bytes_per_s / (2 * item_bytes) / slowdown
-    efficiency = 1.0 if threads else host.worker_process_efficiency
-    rate = working * getattr(host, DECODING[dataset]) * efficiency / slowdown
+        each = host.core_bytes_per_s / (2 * item_bytes)
+    else:
+        each = getattr(host, DECODING[dataset])
+        each *= 1.0 if threads else host.worker_process_efficiency
+    rate = working * each / slowdown
     if item_bytes and not threads:
         rate = min(rate, instances * host.loader_bytes_per_s / item_bytes)
     return rate

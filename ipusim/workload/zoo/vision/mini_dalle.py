@@ -41,8 +41,7 @@ def mini_dalle_l16(g: GraphBuilder, batch: int, *, full: tuple[int, ...] = FULL)
         x = _layer(g.at(f"layers.{layer}"), x, kind)
     total = WORDS + vqgan.CODES
     x = g.linear("to_logits", g.layer_norm("to_logits.norm", x), total)
-    apart = g.constant("logits_mask", (TOKENS, total))
-    return g.elementwise("to_logits.mask", "add", x, apart)
+    return _fill(g, "to_logits.mask", x)
 
 
 def _image_tokens(g: GraphBuilder, codes: str, batch: int) -> str:
@@ -98,16 +97,24 @@ def _heads(g: GraphBuilder, x: str) -> tuple[str, str, str]:
     return g.elementwise("query.scale", "scale", query), key, value
 
 
-def _masked_softmax(g: GraphBuilder, scores: str, mask: tuple[int, ...]) -> str:
-    apart = g.constant("mask", mask)
-    return g.softmax("softmax", g.elementwise("masked", "add", scores, apart))
+def _masked_softmax(g: GraphBuilder, scores: str) -> str:
+    return g.softmax("softmax", _fill(g, "masked", scores))
+
+
+def _fill(g: GraphBuilder, name: str, x: str) -> str:
+    """Fill x at fixed places.
+
+    PopTorch makes a Where of masked_fill, which in the gradient is one again (graphcore/poptorch@
+    sdk/poptorch/3.3.0:poptorch/source/popart_canonicalization/AtenHandlers.gen.cpp,
+    maskedFillHandler; the same at 2.4.0). What repeats the condition for each item is left out.
+    """
+    return g.elementwise(name, "select", x)
 
 
 def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
     """Add attention of every token to those before it, by a mask."""
-    tokens = g.shape(query)[2]
     scores = g.matmul("scores", query, key, transpose_b=True)
-    weights = _masked_softmax(g, scores, (tokens, tokens))
+    weights = _masked_softmax(g, scores)
     return g.matmul("context", weights, value)
 
 
@@ -127,7 +134,7 @@ def _axial_attention(g: GraphBuilder, x: str, kind: str) -> str:
     far = g.matmul("to_text.scores", query, text_key, transpose_b=True)
     far = g.reshape("to_text.lines", far, (batch, HEADS, SIDE, SIDE, text))
     scores = g.concat("lines.concat", far, near, axis=4)
-    weights = _masked_softmax(g.at("lines"), scores, (SIDE, text + SIDE))
+    weights = _masked_softmax(g.at("lines"), scores)
     far, near = g.split("lines.apart", weights, (text, SIDE), axis=4)
     near = g.matmul("lines.context", near, value)
     far = g.reshape("to_text.flat", far, (batch, HEADS, codes, text))
