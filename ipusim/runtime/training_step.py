@@ -106,7 +106,9 @@ def _collectives(
         [NORM_BYTES for name in chip for _ in range(norms(config.optimizer, weights[name]))]
         for chip in names
     ]
-    gathered = parts if replica.gathers is None else [list(replica.gathers)]
+    gathered = [[weights[name].bytes for name in chip] for chip in names]
+    if replica.gathers is not None:
+        gathered = [list(replica.gathers)]
     return {
         "gradient all-reduce": run(collectives.all_reduce, whole, merged, config.replicas),
         "gradient reduce-scatter": run(collectives.reduce_scatter, parts),

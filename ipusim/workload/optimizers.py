@@ -93,18 +93,23 @@ WHOLE = Sharding()
 
 @lru_cache(maxsize=128)
 def update_graph(
-    network: str, weights: tuple[Tensor, ...], optimizer: str, sharding: Sharding = WHOLE
+    network: str,
+    weights: tuple[Tensor, ...],
+    optimizer: str,
+    sharding: Sharding = WHOLE,
+    dtype: str = "",
 ) -> Graph:
     """Return the graph that updates weights, or one part of each, whatever the micro-batch.
 
-    A gradient has the parameter's type, as an accumulator may hold it. The graph has no inputs and
-    outputs; optimiser states have the role "state" and are named ``<parameter>.<state>``.
+    A gradient, which an accumulator may hold, has the parameter's type unless `dtype` names
+    another. The graph has no inputs and outputs; optimiser states have the role "state" and are
+    named ``<parameter>.<state>``.
     """
     rule = OPTIMIZERS[resolve_name("optimizer", optimizer, OPTIMIZERS)]
     tensors: dict[str, Tensor] = {}
     ops: list[Op] = []
     for whole in weights:
-        _update_parameter(whole, rule, sharding.parts(whole), tensors, ops)
+        _update_parameter(whole, rule, sharding.parts(whole), dtype, tensors, ops)
     name = f"{network}, {rule.name}"
     return Graph(name=name, tensors=tensors, ops=tuple(ops), inputs=(), outputs=()).validate()
 
@@ -120,7 +125,12 @@ def norms(optimizer: str, weight: Tensor) -> int:
 
 
 def _update_parameter(
-    whole: Tensor, rule: Optimizer, parts: int, tensors: dict[str, Tensor], ops: list[Op]
+    whole: Tensor,
+    rule: Optimizer,
+    parts: int,
+    dtype: str,
+    tensors: dict[str, Tensor],
+    ops: list[Op],
 ) -> None:
     name = whole.name
     parameter = whole
@@ -129,7 +139,13 @@ def _update_parameter(
     wide = "float32" if rule.wide_states else parameter.dtype
     stored = {
         "w": replace(parameter, alias_of=None),
-        "g": replace(parameter, name=f"{name}.gradient", role="state", alias_of=None),
+        "g": replace(
+            parameter,
+            name=f"{name}.gradient",
+            dtype=dtype or parameter.dtype,
+            role="state",
+            alias_of=None,
+        ),
     }
     for state in rule.states:
         stored[state] = Tensor(

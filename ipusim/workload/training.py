@@ -13,7 +13,7 @@ from math import isqrt
 
 from ipusim.errors import ConfigError, WorkloadError, check_name
 from ipusim.workload.graph import Cast, Conv, Elementwise, Graph, MatMul, Norm, Recurrent, Softmax
-from ipusim.workload.operators.base import Op, Tensor, changed
+from ipusim.workload.operators.base import DTYPE_BYTES, Op, Tensor, changed
 from ipusim.workload.operators.gradient import Backward, Tape
 from ipusim.workload.operators.loss import CLASS_LOSSES, LOSSES, Loss
 from ipusim.workload.optimizers import WHOLE, Sharding, update_graph
@@ -48,6 +48,7 @@ def training_graphs(
     loss: str,
     optimizer: str = "sgd_momentum",
     accumulate: str = "",
+    accumulator_dtype: str = "",
     seeds_dropouts: bool = False,
     cross_entropy: str = "fused",
     recompute: str | Sequence[str] = "none",
@@ -59,7 +60,8 @@ def training_graphs(
     The loss, one of `LOSSES`, is applied to every output that a parameter influences (so not to
     labels and positions, which have no gradient); each gets an input of targets, unless it is the
     loss itself ("identity"). With several micro-batches per update `accumulate` names the function
-    that takes a gradient into its float16 accumulator; float32 ones are sums.
+    that takes a gradient into its float16 accumulator; float32 ones are sums. They have the type of
+    the weight unless `accumulator_dtype` names another.
     Each dropout draws from a seed made for it (`seeds_dropouts`), or all from that of the step.
     `cross_entropy` is one of `CROSS_ENTROPIES`.
     `recompute` says what to keep for the backward pass: everything ("none"); what
@@ -78,17 +80,20 @@ def training_graphs(
     forward = _with_loss(training, loss, cross_entropy)
     segments = _segments(forward, recompute)
     tensors, ops, gradients = _differentiate(forward, segments)
-    kept = tuple(dict.fromkeys(gradients.values()))
+    kept, dtype = tuple(dict.fromkeys(gradients.values())), ""
     if accumulate:
-        (ops, tensors), kept = _accumulate(ops, tensors, gradients, accumulate), ()
+        kept, dtype = (), accumulator_dtype
+        ops, tensors = _accumulate(ops, tensors, gradients, accumulate, dtype)
     micro_batch = replace(forward, tensors=tensors, ops=tuple(ops), kept=kept).validate()
     weights = tuple(graph.tensors[name] for name in gradients)
-    shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
+    sums = {name: tensors[gradient] for name, gradient in gradients.items()}
     return Graphs(
         micro_batch=micro_batch,
-        update=update_graph(graph.name, weights, optimizer, sharding),
+        update=update_graph(graph.name, weights, optimizer, sharding, dtype),
         gradient_bytes={
-            name: tensor.bytes for name, tensor in shapes.items() if name not in graph.streamed
+            name: tensor.elements * DTYPE_BYTES[dtype or tensor.dtype]
+            for name, tensor in sums.items()
+            if name not in graph.streamed
         },
     )
 
@@ -364,9 +369,16 @@ def _recomputed(
 
 
 def _accumulate(
-    ops: list[Op], tensors: dict[str, Tensor], gradients: dict[str, str], accumulate: str
+    ops: list[Op],
+    tensors: dict[str, Tensor],
+    gradients: dict[str, str],
+    accumulate: str,
+    dtype: str,
 ) -> tuple[list[Op], dict[str, Tensor]]:
-    """Add each gradient to its accumulator as soon as it is complete, or average it in."""
+    """Add each gradient to its accumulator as soon as it is complete, or average it in.
+
+    Accumulators have a type of their own if `dtype` names one.
+    """
     tensors, result = dict(tensors), []
     owners: dict[str, list[str]] = {}
     for parameter, gradient in gradients.items():
@@ -376,7 +388,8 @@ def _accumulate(
         for gradient in op.outputs:
             for parameter in owners.get(gradient, ()):
                 name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
-                tensors[name] = changed(tensors[parameter], name=name, role="state", alias_of=None)
+                stored = {"name": name, "dtype": dtype or tensors[parameter].dtype}
+                tensors[name] = changed(tensors[parameter], role="state", alias_of=None, **stored)
                 function = accumulate if tensors[name].dtype == "float16" else "scaled_add"
                 where = op.source or op.name, function, "backward"
                 result.append(_add_into(tensors, name, gradient, output, *where))

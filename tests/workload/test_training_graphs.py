@@ -173,6 +173,25 @@ def test_narrow_accumulators_may_keep_the_mean(precision: str, function: str) ->
     assert len(into) == len(trained(small_network(precision)).gradient_bytes)
 
 
+def test_accumulators_may_be_wider_than_the_gradients_that_they_sum() -> None:
+    forward = zoo.load("resnet18").graph(1, precision="16.16")
+    options = {"loss": "cross_entropy", "accumulate": "running_mean"}
+    plain, wide = (
+        training_graphs(forward, **options, accumulator_dtype=dtype) for dtype in ("", "float32")
+    )
+    added = [op for op in wide.micro_batch.ops if op.outputs[0].endswith(".accumulated")]
+    tensors = wide.micro_batch.tensors
+    assert {tensors[op.inputs[0]].dtype for op in added} == {"float32"}
+    assert {tensors[op.inputs[1]].dtype for op in added} == {"float16"}
+    # A sum: only float16 accumulators keep the mean.
+    assert {op.function for op in added} == {"scaled_add"}
+    assert {name: 2 * size for name, size in plain.gradient_bytes.items()} == wide.gradient_bytes
+    assert wide.update.tensors["fc.weight.gradient"].dtype == "float32"
+    assert wide.update.tensors["fc.weight"].dtype == "float16"
+    kept = training_graphs(forward, loss="cross_entropy", accumulator_dtype="float32")
+    assert kept.gradient_bytes == plain.gradient_bytes
+
+
 def test_wide_weights_are_converted_in_every_pass() -> None:
     micro = trained(small_network("16.32"), accumulate="scaled_add").micro_batch
     casts = [op for op in micro.ops if op.kind == "cast"]

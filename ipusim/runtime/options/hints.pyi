@@ -37,6 +37,7 @@ class RunOptions(TypedDict, total=False):
     accumulators: str | None
     micro_batches_per_phase: int | None
     gradient_accumulation: int | None
+    accumulator_dtype: str | None
     running_mean: bool | None
     loss: str | None
     optimizer: str | None

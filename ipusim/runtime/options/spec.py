@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MODES = ("inference", "training")
 HOST_DTYPES = ("uint8", "float16", "float32")
 PARTIALS = ("half", "float")
+ACCUMULATOR_DTYPES = ("float16", "float32")
 PLACES = ("on_chip", "off_chip")
 LIVENESS = {
     "always_live": 1,
@@ -360,6 +361,12 @@ class RunConfig:
     )
     gradient_accumulation: int | None = _training(
         "Micro-batches per weight update.", 1, unit="micro-batches"
+    )
+    accumulator_dtype: str | None = _training(
+        "Type in which the gradients of several micro-batches are added up (PopTorch's "
+        "accum_type).",
+        by_default="by default that of the weights",
+        choices=ACCUMULATOR_DTYPES,
     )
     running_mean: bool | None = _training(
         "Whether float16 accumulators keep the mean of the gradients so far instead of their sum.",
