@@ -133,7 +133,16 @@ class Lowered(NamedTuple):
     chosen: Plan | None
 
 
-def _lower(chip: Chip, stack: Stack, rules: PlannerRules, training: bool, task: Task) -> Lowered:
+def _lower(
+    chip: Chip,
+    stack: Stack,
+    rules: PlannerRules,
+    convolution_rules: PlannerRules,
+    training: bool,
+    task: Task,
+) -> Lowered:
+    if isinstance(task.params, Conv):
+        rules = convolution_rules
     m = Lowering(chip=chip, stack=stack, rules=rules, training=training, task=task)
     attributes = type(task.params)
     if attributes not in LOWERINGS:
@@ -159,6 +168,7 @@ class LoweringState:
     chip: Chip
     stack: Stack
     rules: PlannerRules
+    convolution_rules: PlannerRules
     layouts: dict[str, TensorLayout]
     plans: dict[str, Plan] = field(default_factory=dict)
     products: dict[str, Runs] = field(default_factory=dict)
@@ -172,7 +182,8 @@ class LoweringState:
         gathers = (op.params for op in ops if isinstance(op.params, Gather))
         self.changed_tables = frozenset(map(_table_of, (g for g in gathers if g.variant)))
         self.training = any(op.phase != "forward" for op in ops)
-        alone = partial(_lower, self.chip, self.stack, self.rules, self.training)
+        rules = self.rules, self.convolution_rules
+        alone = partial(_lower, self.chip, self.stack, *rules, self.training)
         self.lowered = lru_cache(maxsize=None)(alone)
 
     def layout(self, tensor: str) -> TensorLayout:

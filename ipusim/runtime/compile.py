@@ -60,6 +60,7 @@ class CompileJob:
     chip: Chip
     stack: Stack
     partials: str
+    convolution_partials: str
     available_memory_proportion: float
     host_dtype: str | None
     copies_arguments: bool
@@ -178,6 +179,7 @@ def compile_run(model: Model, config: RunConfig) -> Compiled:
         chip=replace(chip, tiles=chip.tiles - config.io_tiles),
         stack=config.stack,
         partials=config.partials,
+        convolution_partials=config.convolution_partials,
         available_memory_proportion=config.available_memory_proportion,
         host_dtype=config.host_dtype,
         copies_arguments=config.framework.copies_arguments and "weights" not in config.off_chip,
@@ -210,7 +212,7 @@ def keeping_all() -> Iterator[None]:
 def _lowered(job: CompileJob) -> Compiled:
     """Lower the graphs of a job: the most expensive part of a simulation."""
     made = graphs(job.graphs)
-    target = ("chip", "stack", "partials", "available_memory_proportion")
+    target = ("chip", "stack", "partials", "convolution_partials", "available_memory_proportion")
     lower = partial(_program, **{name: getattr(job, name) for name in target})
     program = lower(made.micro_batch, host_dtype=job.host_dtype)
     if job.copies_arguments and job.one_chip:

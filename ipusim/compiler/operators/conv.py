@@ -34,7 +34,7 @@ def convolutions_planned(state: LoweringState) -> AbstractContextManager[None]:
         for op in state.graph.ops
         if isinstance(op.params, Conv)
     ]
-    return planner.planned_ahead(asked, state.chip, state.rules)
+    return planner.planned_ahead(asked, state.chip, state.convolution_rules)
 
 
 @lowers(Conv)

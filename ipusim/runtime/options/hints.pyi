@@ -13,6 +13,7 @@ class RunOptions(TypedDict, total=False):
     ipus_per_replica: int | None
     precision: str | None
     partials: str | None
+    convolution_partials: str | None
     available_memory_proportion: float | None
     stable_norm: bool | None
     serial_products: Sequence[str] | None

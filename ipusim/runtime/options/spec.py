@@ -254,6 +254,11 @@ class RunConfig:
         by_default="by default that of the stack",
         choices=PARTIALS,
     )
+    convolution_partials: str = _option(
+        "Type of partial sums of convolutions, where products have another.",
+        by_default="by default that of all, partials",
+        choices=PARTIALS,
+    )
     available_memory_proportion: float = _option(
         "Share of tile memory that the temporaries of one operation may take.",
         by_default="by default that of the stack",

@@ -311,6 +311,20 @@ def test_bytes_from_the_host_follow_the_host_type():
     assert sizes == {"uint8": 150528, "float16": 2 * 150528, "float32": 4 * 150528}
 
 
+def test_convolutions_may_have_partials_of_their_own():
+    options = {"system": "IPU-M2000", "micro_batch": 4}
+    both, apart, full = (
+        ipusim.simulate("resnet18", partials=partials, **options, **more).layers.set_index("op")
+        for partials, more in (
+            ("half", {}), ("half", {"convolution_partials": "float"}), ("float", {})
+        )
+    )  # fmt: skip
+    convolutions = both["kind"] == "conv"
+    assert (apart["cycles"][convolutions] == full["cycles"][convolutions]).all()
+    assert apart["cycles"][convolutions].sum() > both["cycles"][convolutions].sum()
+    assert apart.loc["fc", "cycles"] == both.loc["fc", "cycles"] < full.loc["fc", "cycles"]
+
+
 def test_half_partials_and_more_chips_help():
     options = {"system": "IPU-M2000", "micro_batch": 4}
     half = ipusim.simulate("resnet50", partials="half", **options)
