@@ -179,7 +179,7 @@ def compile_run(model: Model, config: RunConfig) -> Compiled:
         chip=replace(chip, tiles=chip.tiles - config.io_tiles),
         stack=config.stack,
         partials=config.partials,
-        convolution_partials=config.convolution_partials,
+        convolution_partials=config.convolution_partials or config.partials,
         available_memory_proportion=config.available_memory_proportion,
         host_dtype=config.host_dtype,
         copies_arguments=config.framework.copies_arguments and "weights" not in config.off_chip,

@@ -125,7 +125,6 @@ def _fill_in(values: dict[str, Any]) -> None:
     training, replicas = values["mode"] == "training", values["replicas"]
     decided: dict[str, Any] = {
         "partials": stack.partials,
-        "convolution_partials": values["partials"] or stack.partials,
         "available_memory_proportion": stack.available_memory_proportion,
         # In training and where transfers overlap, the input pipeline runs ahead of the chips.
         "batches_in_flight": 2 if training or values["overlap_io"] else 1,

@@ -254,7 +254,7 @@ class RunConfig:
         by_default="by default that of the stack",
         choices=PARTIALS,
     )
-    convolution_partials: str = _option(
+    convolution_partials: str | None = _option(
         "Type of partial sums of convolutions, where products have another.",
         by_default="by default that of all, partials",
         choices=PARTIALS,
