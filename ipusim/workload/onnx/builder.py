@@ -11,7 +11,7 @@ from ipusim.workload.graph import Graph, Layout, Norm, Op
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.fusion import fuse
 from ipusim.workload.onnx.inputs import Given, InputPlan, OpenSizes, plan_inputs
-from ipusim.workload.onnx.nodes import Node, Scope
+from ipusim.workload.onnx.nodes import UNKNOWN, Node, Scope
 from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.operators.emission import Emission
 from ipusim.workload.onnx.reader import OnnxContents, Value
@@ -97,7 +97,7 @@ class OnnxBuild:
         for node in context.nodes:
             emission = Emission(context, node)
             with fitting(context, node):
-                (_unknown if "unknown" in node.given else HANDLERS[node.op_type])(emission)
+                (_unknown if node.op_type.startswith(UNKNOWN) else HANDLERS[node.op_type])(emission)
             _add_extras(emission)
         if not context.graph.ops:
             raise contents.error(
@@ -261,4 +261,4 @@ def unsupported(context: ImportContext, advice: str = _TIMED) -> WorkloadError:
 def _unknown(e: Emission) -> None:
     """Time an unknown operator as one move of its results."""
     operands = [e.operand(name) for name in dict.fromkeys(e.context.running(e.node.input))]
-    e.layout(f"unknown {e.node.op_type}", *operands, moves=True)
+    e.layout(e.node.op_type, *operands, moves=True)

@@ -19,7 +19,7 @@ import numpy as np
 from ipusim.errors import MISFITS
 from ipusim.workload.onnx.constants import RANDOM
 from ipusim.workload.onnx.context import ImportContext
-from ipusim.workload.onnx.nodes import Node
+from ipusim.workload.onnx.nodes import UNKNOWN, Node
 from ipusim.workload.onnx.reader import Value
 from ipusim.workload.onnx.shapes import (
     FLOAT,
@@ -75,7 +75,7 @@ _RENAMES = ("Cast", "Identity")
 _OF_ELEMENTS = (*UNARY.split(), "Add", "Sub", "Mul", "Div", "Pow")
 """Functions of single elements, if all operands but one are numbers: constants of such shapes."""
 _NUMBERS = ((), (1,))
-_NEVER_THE_SAME = (*RANDOM, "Dropout", "carry")
+_NEVER_THE_SAME = (*RANDOM, "Dropout", "carry", UNKNOWN)
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 _MOST_FOLLOWING, _MOST_PIECES, _MOST_AXES = 8, 16, 6
 
@@ -710,7 +710,7 @@ def once(context: ImportContext) -> None:
 
     for node in context.nodes:
         node.input = [names.get(name, name) for name in node.input]
-        if node.op_type.startswith(_NEVER_THE_SAME) or "unknown" in node.given:
+        if node.op_type.startswith(_NEVER_THE_SAME):
             continue
         given = node.op_type, node.domain, len(node.output), repr(sorted(node.given.items()))
         first = known.setdefault((*given, *map(same, node.input)), node.output)

@@ -23,6 +23,8 @@ LARGEST_BODY = 50_000
 
 DEEPEST = 64
 """Functions within functions, or branches within branches."""
+UNKNOWN = "unknown "
+"""Before the kind of an unsupported operator, which may have the name of another domain's."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,7 +23,15 @@ from ipusim.workload.onnx.constants import Folding
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.control import CONTROL, OF_SEQUENCES
 from ipusim.workload.onnx.learners import LEARNERS
-from ipusim.workload.onnx.nodes import DEEPEST, Node, Scope, Unfolding, definition, scope_of
+from ipusim.workload.onnx.nodes import (
+    DEEPEST,
+    UNKNOWN,
+    Node,
+    Scope,
+    Unfolding,
+    definition,
+    scope_of,
+)
 from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.reader import Value
 from ipusim.workload.onnx.rebatch import Rebatch
@@ -245,5 +253,5 @@ class Walk:
             shape = self.context.contents.shapes.get(name, largest.shape if largest else ())
             kind = largest.elem_type if largest else FLOAT
             self.context.record(node, name, Value(shape=shape, elem_type=kind, static=False))
-        node.given["unknown"] = True
+        node.op_type = UNKNOWN + node.op_type
         self.context.nodes.append(node)

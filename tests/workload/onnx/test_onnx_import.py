@@ -732,6 +732,15 @@ def test_an_unknown_operator_may_be_timed_as_memory_traffic():
     assert graph.tensors["a"].shape == (2, 4)
 
 
+def test_an_unknown_operator_is_not_that_of_the_same_name():
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["s"], domain="com.vendor"),
+        helper.make_node("Mul", ["x", "s"], ["y"]),  # with onnx's own a SiLU
+    ]
+    graph = from_onnx(make_model(nodes, {"x": [2, 4]}, ["y"]), allow_unknown=True).graph()
+    assert [op.function for op in graph.ops] == ["unknown Sigmoid", "mul"]
+
+
 def test_an_unknown_operator_may_give_one_number():
     call = helper.make_node("FusedLoss", ["x"], ["y"], domain="com.vendor")
     model = make_model([call], {"x": [2, 4]}, ["y"])
