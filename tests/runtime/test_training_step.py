@@ -90,12 +90,16 @@ def test_who_keeps_a_running_mean():
         for name, more in asked.items()
     }
     assert [name for name, mean in means.items() if mean] == ["pytorch", "popart, asked to"]
-    once, often = (run(gradient_accumulation=n, running_mean=True) for n in (1, 4))
-    summed = [run(gradient_accumulation=n, running_mean=False) for n in (1, 4)]
-    assert once.parts_s == summed[0].parts_s
-    assert often.cycles_per_step > summed[1].cycles_per_step
-    together = run(gradient_accumulation=4, running_mean=True, framework="tensorflow")
-    assert often.cycles_per_step > together.cycles_per_step > summed[1].cycles_per_step
+    once, summed = (run(gradient_accumulation=1, running_mean=mean) for mean in (True, False))
+    assert once.parts_s == summed.parts_s
+    more_cycles = {}
+    for name in ("popart", "tensorflow"):
+        mean, total = (
+            run(gradient_accumulation=4, running_mean=mean, framework=name).cycles_per_step
+            for mean in (True, False)
+        )
+        more_cycles[name] = mean - total
+    assert more_cycles["popart"] > more_cycles["tensorflow"] > 0  # numbers for each, or for all
 
 
 def test_small_weights_are_updated_whole():
