@@ -59,12 +59,12 @@ def _tree_digest() -> str:
     return files_digest(files.data_dir(), ("",), _DATA_SUFFIXES, source_digest(("",)))
 
 
-def study_key(study: Study, parameters: Mapping[str, Any]) -> str:
+def study_key(study: Study, parameters: Mapping[str, Any], tree: str) -> str:
     """Return the digest of source, parameters, package and data by which a study must run anew."""
     cells = [
         [cell["cell_type"], "".join(cell["source"])] for cell in read_notebook(study.path)["cells"]
     ]
-    told = [cells, dict(parameters), ipusim.__version__, _tree_digest()]
+    told = [cells, dict(parameters), ipusim.__version__, tree]
     content = json.dumps(told, sort_keys=True)
     return _digest(content.encode())
 
@@ -278,7 +278,8 @@ def _run_all(
     states = {study: load_state(out, study.name, anew=not resume) for study in list_studies()}
     all_studies = tuple(states)
     written = out / STATE_FOLDER / "pages"
-    keys = {study: study_key(study, given) for study, given in values.items()}
+    tree = _tree_digest()
+    keys = {study: study_key(study, given, tree) for study, given in values.items()}
     found, left = {}, []
     for study in values:
         if resume and _is_current(states[study], keys[study], out):

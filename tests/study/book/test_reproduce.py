@@ -206,7 +206,7 @@ def test_outputs_are_the_same_bytes_at_a_second_run(notebooks, instant, tmp_path
     assert contents[0] == contents[1]
 
 
-def test_resume_runs_only_what_has_changed(notebooks, instant, tmp_path):
+def test_resume_runs_only_what_has_changed(notebooks, instant, tmp_path, monkeypatch):
     out = tmp_path / "build"
 
     def again(**options):
@@ -223,6 +223,8 @@ def test_resume_runs_only_what_has_changed(notebooks, instant, tmp_path):
     (out / "tables" / "sizes.csv").write_text("x\n9\n")
     assert again(given={"repeats": "5"}) == (["done"], 1)
     write_study(notebooks, "01_qwant_toy", GOOD + "\nmore = 1")
+    assert again(given={"repeats": "5"}) == (["done"], 1)
+    monkeypatch.setattr(module, "_tree_digest", lambda: "changed")
     assert again(given={"repeats": "5"}) == (["done"], 1)
 
 
@@ -242,16 +244,15 @@ def test_a_repaired_study_loses_its_partial_notebook(notebooks, instant, tmp_pat
     assert not (out / bad.notebook).exists()
 
 
-def test_the_key_ignores_outputs_but_not_code_or_data(notebooks, monkeypatch):
+def test_the_key_ignores_outputs_but_not_code_or_data(notebooks):
     (study,) = select_studies(["01"])
-    before = study_key(study, {})
+    before = study_key(study, {}, "tree")
     notebook = json.loads(study.path.read_text())
     notebook["cells"][-1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "x"}]
     study.path.write_text(json.dumps(notebook))
-    assert study_key(study, {}) == before
-    assert study_key(study, {"repeats": 4}) != before
-    monkeypatch.setattr(module, "_tree_digest", lambda: "changed")
-    assert study_key(study, {}) != before
+    assert study_key(study, {}, "tree") == before
+    assert study_key(study, {"repeats": 4}, "tree") != before
+    assert study_key(study, {}, "changed") != before
 
 
 def test_a_parameter_must_be_known_to_every_study(notebooks, instant, tmp_path):
