@@ -1,7 +1,6 @@
 """The hardware description: what the sources say, and what happens when a file is broken."""
 
 import itertools
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,17 +13,6 @@ from ipusim import files, machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError
 from ipusim.machine import constants as catalogue
 from ipusim.machine.interconnect import copy_s, sync_s
-
-HARDWARE = Path("hardware")
-
-
-@pytest.fixture
-def edited_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A private copy of data/ that a test may damage."""
-    copy = tmp_path / "data"
-    shutil.copytree(files.data_dir() / HARDWARE, copy / HARDWARE)
-    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(copy))
-    return copy / HARDWARE
 
 
 # Peaks and bandwidths that the makers state or others measured (Jia et al. 2019; Graphcore 2022).
@@ -278,9 +266,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_file_is_named_in_one_sentence(damage: str, edited_data: Path) -> None:
+def test_damaged_file_is_named_in_one_sentence(damage: str, own_data: Path) -> None:
     change, expected = DAMAGE[damage]
-    file = edited_data / "chips.toml"
+    file = own_data / "hardware" / "chips.toml"
     original = file.read_text()
     damaged = change(original)
     assert damaged != original, "the damage did not take"
@@ -291,14 +279,14 @@ def test_damaged_file_is_named_in_one_sentence(damage: str, edited_data: Path) -
     assert "\n" not in str(caught.value)
 
 
-def test_missing_file_is_named(edited_data: Path) -> None:
-    (edited_data / "links.toml").unlink()
+def test_missing_file_is_named(own_data: Path) -> None:
+    (own_data / "hardware" / "links.toml").unlink()
     with pytest.raises(DataError, match=r"hardware/links\.toml cannot be read"):
         machine.load_system("C2")
 
 
-def test_binary_rubbish_is_named(edited_data: Path) -> None:
-    (edited_data / "power.toml").write_bytes(b"\xff\xfe\x00")
+def test_binary_rubbish_is_named(own_data: Path) -> None:
+    (own_data / "hardware" / "power.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"hardware/power\.toml is not valid TOML"):
         machine.load(machine.PowerConstants, "GC2")
 

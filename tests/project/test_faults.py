@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,18 +12,15 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from ipusim.files import data_dir
-
 SECONDS = 120
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 
 
-def ipusim(*arguments, out=subprocess.PIPE, **environment):
+def ipusim(*arguments, out=subprocess.PIPE):
     """Run a command; return its exit code and what it said on stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "ipusim", *map(str, arguments)],
-        env=os.environ | environment,
         stdout=out,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,15 +55,9 @@ def test_a_parameter_nested_too_deeply(tmp_path):
         assert_refused(*ipusim("reproduce", "01", "-p", f"batch_sizes={nested}", "--out", tmp_path))
 
 
-@pytest.fixture
-def data(tmp_path):
-    """A copy of the data folder that may be damaged."""
-    return shutil.copytree(data_dir(), tmp_path / "data")
-
-
 @pytest.mark.parametrize("key", ["clock_hz", "tiles", "exchange_bytes_per_cycle", "workers"])
-def test_a_zero_where_hardware_has_none(data, key):
-    chips = data / "hardware" / "chips.toml"
+def test_a_zero_where_hardware_has_none(own_data, key):
+    chips = own_data / "hardware" / "chips.toml"
     lines = chips.read_text().splitlines()
     zero = [
         f"{key} = {{ value = 0, {line.partition(', ')[2]}" if line.startswith(f"{key} =") else line
@@ -75,7 +65,7 @@ def test_a_zero_where_hardware_has_none(data, key):
     ]
     assert zero != lines
     chips.write_text("\n".join(zero))
-    code, said = ipusim("simulate", "uno", IPUSIM_DATA_DIR=str(data))
+    code, said = ipusim("simulate", "uno")
     assert_refused(code, said)
     assert key in said and "above 0" in said
 

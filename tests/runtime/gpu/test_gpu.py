@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from onnx_single_op import single
 from refused import refused
 
-from ipusim import files, machine
+from ipusim import machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadError
 from ipusim.machine import constants as catalogue
 from ipusim.machine.gpu import Gpu, GpuNode
@@ -355,22 +355,16 @@ def test_a_training_graph_is_refused():
         ('pytorch-21"]', 'pytorch-21"', "is damaged"),
     ],
 )
-def test_damaged_calibration_is_named(right, wrong, message, tmp_path, monkeypatch):
-    for name in ("hardware", "gpu"):
-        (tmp_path / name).symlink_to(files.data_dir() / name)
-    text = (files.data_dir() / "calibration.toml").read_text()
-    (tmp_path / "calibration.toml").write_text(text.replace(right, wrong))
-    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
+def test_damaged_calibration_is_named(right, wrong, message, own_data):
+    path = own_data / "calibration.toml"
+    path.write_text(path.read_text().replace(right, wrong))
     with pytest.raises(DataError, match=message):
         simulate_gpu("resnet18", batch=1)
 
 
-def test_an_unknown_precision_of_a_stack_is_named(tmp_path, monkeypatch):
-    (tmp_path / "hardware").symlink_to(files.data_dir() / "hardware")
-    (tmp_path / "gpu").mkdir()
-    text = (files.data_dir() / "gpu" / "stacks.toml").read_text()
-    (tmp_path / "gpu" / "stacks.toml").write_text(text.replace('"tf32"', '"tf23"'))
-    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
+def test_an_unknown_precision_of_a_stack_is_named(own_data):
+    path = own_data / "gpu" / "stacks.toml"
+    path.write_text(path.read_text().replace('"tf32"', '"tf23"'))
     with pytest.raises(DataError, match="precisions' .* names 'tf23': use mixed, tf32, fp32"):
         for name in machine.names(GpuStack):
             machine.load(GpuStack, name)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ipusim import files
 from ipusim.errors import ConfigError, DataError, IpuSimError, UnknownNameError
 from ipusim.runtime.host import fed_items_per_s
 from ipusim.runtime.options.config import make_config
@@ -234,13 +233,11 @@ def test_training_bars_mark_what_the_slides_say(boards):
         ("model = ", "network = ", "'model' of 'stock'.*missing"),
     ],
 )
-def test_damaged_flows_are_refused(tmp_path, monkeypatch, before, after, says):
-    text = (files.data_dir() / bragg_dataflow.FILE).read_text(encoding="utf-8")
+def test_damaged_flows_are_refused(own_data, before, after, says):
+    path = own_data / bragg_dataflow.FILE
+    text = path.read_text(encoding="utf-8")
     assert before in text
-    path = tmp_path / bragg_dataflow.FILE
-    path.parent.mkdir()
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
-    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
     with pytest.raises(DataError, match=says):
         load_dataflows()
 

@@ -1,6 +1,5 @@
 import csv
 import dataclasses
-import shutil
 from pathlib import Path
 
 import pytest
@@ -26,15 +25,6 @@ CONVOLUTIONAL = ("resnet", "resnext", "efficientnet", "yolo", "efficientdet", "u
 
 def modelled_runs():
     return [run for run in load_runs().values() if not run.not_modelled]
-
-
-@pytest.fixture
-def data_copy(tmp_path, monkeypatch):
-    folder = tmp_path / "data"
-    for part in ("published", "runs"):
-        shutil.copytree(files.data_dir() / part, folder / part)
-    monkeypatch.setenv("IPUSIM_DATA_DIR", str(folder))
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -266,15 +256,15 @@ def swap_text(old: str, new: str):
         ("runs/host_times.csv", swap_text("results.training.032", "qwant.batch99"), "is no run"),
     ],
 )  # fmt: skip
-def test_damaged_data_gives_one_sentence(data_copy, file, damage, says):
-    damage(data_copy / file)
+def test_damaged_data_gives_one_sentence(own_data, file, damage, says):
+    damage(own_data / file)
     with pytest.raises(DataError, match=says) as caught:
         load_rows()
     assert str(caught.value).count("\n") == 0
 
 
-def test_a_column_that_is_no_option_is_refused(data_copy):
-    swap_text("running_mean", "walking_mean")(data_copy / "runs" / "configurations.csv")
+def test_a_column_that_is_no_option_is_refused(own_data):
+    swap_text("running_mean", "walking_mean")(own_data / "runs" / "configurations.csv")
     with pytest.raises(UnknownNameError, match="'walking_mean': did you mean 'running_mean'"):
         load_runs()
 
