@@ -73,7 +73,7 @@ def test_gradients_of_products_pass_weights_and_those_of_convolutions_do_not():
     passes = {(op.source or op.name, op.params.pass_kind) for op in graph.micro_batch.ops
               if op.name in found}  # fmt: skip
     assert passes == {
-        *(((f"conv{number}", "forward")) for number in (1, 2, 3)),
+        *((f"conv{number}", "forward") for number in (1, 2, 3)),
         *((f"fc{number}", kind) for number in (1, 2) for kind in ("forward", "data_gradient")),
     }
 

@@ -37,6 +37,10 @@ def op(name, params, inputs, outputs, phase="forward"):
     return Op(name=name, params=params, inputs=inputs, outputs=outputs, phase=phase)
 
 
+REGROUPS = pytest.mark.parametrize(("stack", "regrouped"), [("sdk-2.0", False), ("sdk-3.x", True)])
+"""Whether a stack transposes blocks of an operand first; else its elements move one by one."""
+
+
 def lowered(tensors, *ops, stack=STACK, layouts=None):
     """Lower operators over tensors; inputs are those of that role."""
     graph = Graph(
@@ -242,7 +246,7 @@ def test_softmax_gather_and_sums():
     assert ops["norm"].cycles > 0
 
 
-@pytest.mark.parametrize(("stack", "regrouped"), [("sdk-2.0", False), ("sdk-3.x", True)])
+@REGROUPS
 def test_the_gradient_of_a_softmax_regroups_what_comes_in(stack, regrouped):
     # 96 heads of 197 rows: their groups of 16 need not divide the rows of one head.
     rows, columns = 96 * 197, 192
@@ -292,7 +296,7 @@ def test_dropout_runs_the_same_both_ways():
     assert ops["dropout"].steps[2].compute_cycles == 6 + 24 * 6 + 2 * 32
 
 
-@pytest.mark.parametrize(("stack", "regrouped"), [("sdk-2.0", False), ("sdk-3.x", True)])
+@REGROUPS
 def test_the_gradient_of_a_dropout_goes_to_where_the_forward_pass_dropped(stack, regrouped):
     back = replace(
         op("drop.back", elementwise("dropout"), ("dy",), ("dx",), "backward"), source="drop"
@@ -311,7 +315,6 @@ def test_the_gradient_of_a_dropout_goes_to_where_the_forward_pass_dropped(stack,
     steps = {step.name: step for step in ops["drop.back"].steps}
     assert ("regroup operand" in steps) == regrouped
     assert steps["dropout"].exchange_bytes == 128 * 2
-    # Elements move one by one where no blocks are transposed.
     assert steps["dropout"].copy_cycles == (0 if regrouped else rearranged_copy_cycles(256, 2, MK2))
     # The result lies like what was dropped from, as the forward one does.
     assert [step.exchange_bytes for step in ops["add"].steps] == [0]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from emitting import MK1, MK2, emitter
+from emitting import MK1, MK2, emitted, emitter
 from hypothesis import given, settings, strategies as st
 from windows import NO_PADDING, pool
 
@@ -15,9 +15,7 @@ from ipusim.errors import WorkloadError
 
 
 def pool_steps(op, chip=MK2, era="2021-11"):
-    m = emitter(era, chip)
-    pool_pass(m, op, "float16", 16)
-    return m.steps
+    return emitted(pool_pass, op, "float16", 16, codelets=era, chip=chip)
 
 
 def test_output_field():
@@ -183,9 +181,8 @@ def test_gradient_of_an_average_is_scaled_by_its_windows_first():
     # 64 channels of 56 x 56 on 1472 tiles: 140 elements a tile, nine rows of 16; two to a worker.
     assert steps[0].compute_cycles == 11 + 6 * (15 + 2 * (7 + 2 * 4))
     assert steps[0].exchange_bytes == 9 * 2
-    single = emitter()
-    pool_pass(single, pool(kind="average", backward=True), "float16", 1)
-    assert single.steps[0].vertex == "popops::BinaryOp1D"
+    (single, *_) = emitted(pool_pass, pool(kind="average", backward=True), "float16", 1)
+    assert single.vertex == "popops::BinaryOp1D"
 
 
 def test_gradient_of_a_global_average_is_broadcast():

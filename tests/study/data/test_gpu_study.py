@@ -97,14 +97,12 @@ def test_every_network_of_the_file_can_be_built_and_is_that_of_a_row():
 
 
 def test_stack_and_network_of_a_row():
-    by_id = {row.row_id: row for row in load_gpu_rows()}
-    assert by_id["gpu.G038"].options["framework"] == "tf1-20.06-xla"
-    assert by_id["gpu.G076"].options["framework"] == "tf1-20.06"
-    assert (
-        by_id["gpu.G222"].options["framework"] == "tf1-20.06-xla"
-    )  # XLA is on in the BERT scripts
-    assert by_id["gpu.E029"].options["framework"] == "pytorch-20.01"
-    assert by_id["gpu.G222"].options["optimizer"] == "lamb"
+    options = {row.row_id: row.options for row in load_gpu_rows()}
+    assert options["gpu.G038"]["framework"] == "tf1-20.06-xla"
+    assert options["gpu.G076"]["framework"] == "tf1-20.06"
+    assert options["gpu.G222"]["framework"] == "tf1-20.06-xla"  # XLA is on in the BERT scripts
+    assert options["gpu.E029"]["framework"] == "pytorch-20.01"
+    assert options["gpu.G222"]["optimizer"] == "lamb"
     large = build_network("BERT-Large", "pre-training SL512")
     graph = large.graph(micro_batch=1)
     assert graph.parameters == pytest.approx(336e6, rel=0.01)
