@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ipusim.compiler.code_size import STACK_BYTES, Code, code_size
-from ipusim.compiler.program import Program
+from ipusim.compiler.program import Program, all_temp_bytes
 from ipusim.compiler.tiles import ceil_div
 from ipusim.errors import ConfigError
 from ipusim.machine import Chip
@@ -260,7 +260,7 @@ def measure(
             activation_bytes=on_tile,
             temp_bytes=low.temp_bytes,
             interleaved_bytes=low.interleaved_bytes,
-            chip_bytes=on_chip + (low.chip_temp_bytes or low.temp_bytes * low.tiles),
+            chip_bytes=on_chip + all_temp_bytes(low),
         )
         for low, on_tile, on_chip in zip(
             (lowered[op.name] for op in graph.ops), tile_bytes, chip_bytes, strict=False

@@ -84,6 +84,11 @@ class LoweredOp(NamedTuple):
         return (self.kind, self.function, self.plan, self.transform, steps)
 
 
+def all_temp_bytes(of: Superstep | LoweredOp) -> int:
+    """Return the bytes of temporaries on all tiles together."""
+    return of.chip_temp_bytes or of.temp_bytes * of.tiles
+
+
 @dataclass(frozen=True)
 class Program:
     """A whole program for one micro-batch on one chip, operations in execution order."""

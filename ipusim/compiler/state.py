@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.program import LoweredOp
+from ipusim.compiler.program import LoweredOp, all_temp_bytes
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import Runs
 from ipusim.compiler.vertices.conv import ERA_2_4
@@ -90,8 +90,10 @@ class Lowering(Emitter):
         """Return the lowered operation; steps without tiles of their own run on the result's."""
         tiles = layout.tiles or self.chip.tiles
         steps = [step if step.tiles else step._replace(tiles=tiles) for step in self.steps]
-        params, temp_bytes = self.task.params, max([0, *(step.temp_bytes for step in steps)])
-        together = [step.chip_temp_bytes or step.temp_bytes * step.tiles for step in steps]
+        params, held = self.task.params, {}
+        if "temp_bytes" not in self.known:
+            held["temp_bytes"] = max([0, *(step.temp_bytes for step in steps)])
+            held["chip_temp_bytes"] = max([0, *(all_temp_bytes(step) for step in steps)])
         return LoweredOp(
             name="",
             kind=params.KIND,
@@ -101,8 +103,8 @@ class Lowering(Emitter):
             grouping=layout.grouping,
             macs=params.macs,
             float_macs=params.macs if self.dtype == "float32" else 0,
-            chip_temp_bytes=0 if "temp_bytes" in self.known else max([0, *together]),
-            **{"temp_bytes": temp_bytes} | self.known,
+            **held,
+            **self.known,
         )
 
 

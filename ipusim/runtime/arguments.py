@@ -12,7 +12,7 @@ only where it adds to them; the syncs, as it is not known how many operations a 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from ipusim.compiler.program import LoweredOp, Program, Superstep
+from ipusim.compiler.program import LoweredOp, Program, Superstep, all_temp_bytes
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, tile_share
 from ipusim.machine import Chip
 from ipusim.workload.graph import Conv, Graph, MatMul, Op, Tensor
@@ -66,5 +66,5 @@ def _passing(op: LoweredOp, weights: Tensor, chip: Chip) -> LoweredOp:
     return op._replace(
         steps=(copied, *op.steps),
         temp_bytes=op.temp_bytes + held,
-        chip_temp_bytes=(op.chip_temp_bytes or op.temp_bytes * op.tiles) + weights.bytes,
+        chip_temp_bytes=all_temp_bytes(op) + weights.bytes,
     )

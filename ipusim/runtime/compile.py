@@ -139,7 +139,7 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
         "loss": config.loss or model.loss,
         "optimizer": config.optimizer,
         "accumulate": _accumulation(config),
-        "accumulator_dtype": config.accumulator_dtype or "",
+        "accumulator_dtype": config.accumulator_dtype,
         "seeds_dropouts": config.framework.seeds_dropouts,
         "cross_entropy": config.framework.cross_entropy,
         "batch_norm_span": config.batch_norm_span,

@@ -97,7 +97,7 @@ def update_graph(
     weights: tuple[Tensor, ...],
     optimizer: str,
     sharding: Sharding = WHOLE,
-    dtype: str = "",
+    dtype: str | None = None,
 ) -> Graph:
     """Return the graph that updates weights, or one part of each, whatever the micro-batch.
 
@@ -128,7 +128,7 @@ def _update_parameter(
     whole: Tensor,
     rule: Optimizer,
     parts: int,
-    dtype: str,
+    dtype: str | None,
     tensors: dict[str, Tensor],
     ops: list[Op],
 ) -> None:
@@ -139,12 +139,11 @@ def _update_parameter(
     wide = "float32" if rule.wide_states else parameter.dtype
     stored = {
         "w": replace(parameter, alias_of=None),
-        "g": replace(
-            parameter,
+        "g": Tensor(
             name=f"{name}.gradient",
+            shape=parameter.shape,
             dtype=dtype or parameter.dtype,
             role="state",
-            alias_of=None,
         ),
     }
     for state in rule.states:

@@ -48,7 +48,7 @@ def training_graphs(
     loss: str,
     optimizer: str = "sgd_momentum",
     accumulate: str = "",
-    accumulator_dtype: str = "",
+    accumulator_dtype: str | None = None,
     seeds_dropouts: bool = False,
     cross_entropy: str = "fused",
     recompute: str | Sequence[str] = "none",
@@ -80,7 +80,7 @@ def training_graphs(
     forward = _with_loss(training, loss, cross_entropy)
     segments = _segments(forward, recompute)
     tensors, ops, gradients = _differentiate(forward, segments)
-    kept, dtype = tuple(dict.fromkeys(gradients.values())), ""
+    kept, dtype = tuple(dict.fromkeys(gradients.values())), None
     if accumulate:
         kept, dtype = (), accumulator_dtype
         ops, tensors = _accumulate(ops, tensors, gradients, accumulate, dtype)
@@ -373,7 +373,7 @@ def _accumulate(
     tensors: dict[str, Tensor],
     gradients: dict[str, str],
     accumulate: str,
-    dtype: str,
+    dtype: str | None,
 ) -> tuple[list[Op], dict[str, Tensor]]:
     """Add each gradient to its accumulator as soon as it is complete, or average it in.
 

@@ -15,6 +15,7 @@ from ipusim.compiler.vertices.elementwise import WHOLE, vertex_of
 from ipusim.compiler.vertices.training import Expression
 from ipusim.errors import unknown_name
 from ipusim.files import read_records
+from ipusim.workload.operators.elementwise import DROPOUTS
 
 _LINES = read_records(Path(__file__).with_suffix(".csv"))
 
@@ -36,7 +37,7 @@ EXPRESSIONS: dict[str, Expression] = {
 }
 """Gradients that popops::map computes, each with its generated vertex."""
 
-RANDOM = frozenset({"dropout", "seeded_dropout", "random"})
+RANDOM = frozenset({*DROPOUTS, "random"})
 """Functions that draw random numbers."""
 
 RUNNING_MEANS = frozenset({"running_mean", "counted_running_mean"})

@@ -39,12 +39,13 @@ class Operand:
     Unless it is `ready`, laid out as the plan wants it, it takes `moved` cycles of exchange and
     `copied` cycles of copies within the tile, as the planner estimates. In each of the serial
     `parts` that it is sliced into a tile needs `bytes` of it, the same ones as `users` tiles in
-    all. It is `used_as_input` by the plan; a convolution's plan that swaps operands has the input
-    as its weights.
+    all. It is B of a product (`is_b`), which the input is unless the plan swaps both. It is
+    `used_as_input` by the plan: a convolution's that swaps operands has the input as its weights.
     """
 
     x: Placed
     is_input: bool
+    is_b: bool
     used_as_input: bool
     moved: int
     copied: int
@@ -53,30 +54,37 @@ class Operand:
     parts: int
     ready: bool
 
+    def sent_once(self, chosen: Plan) -> bool:
+        """Whether it is an input that a plan broadcasts: sent before the loop over serial parts.
+
+        It is rearranged there, too (poplibs lib/poplin/Convolution.cpp, ConvProgramTree::lower,
+        moveTransposeOps, from tag sdk/poplar/2.2.0 on).
+        """
+        return self.used_as_input and bool(chosen.split.broadcast)
+
     def placed_once(self, chosen: Plan) -> bool:
         """Whether it is put into its place once, before the loop over serial parts.
 
-        So is what is sliced in the loop (poplibs lib/poplin/Convolution.cpp, convolutionImpl,
-        rearrangeIfSplitOverTiles, in all versions), and an input that a plan broadcasts
-        (ConvProgramTree::lower, moveTransposeOps, from tag sdk/poplar/2.2.0 on).
+        So is what is sent then, and what is sliced in the loop (poplibs lib/poplin/Convolution.cpp,
+        convolutionImpl, rearrangeIfSplitOverTiles, in all versions).
         """
-        return self.parts > 1 or (self.used_as_input and bool(chosen.split.broadcast))
+        return self.parts > 1 or self.sent_once(chosen)
 
     @classmethod
-    def of(cls, x: Placed, chosen: Plan, *, is_input: bool, swapped: bool) -> Self:
+    def of(cls, x: Placed, chosen: Plan, *, is_input: bool, is_conv: bool) -> Self:
         """Return the operand x with the cost and the split that a plan has for it.
 
-        Operands of a product come in the plan's order, those of a convolution as it has them:
-        then `swapped` says whether its plan has them the other way round.
+        Operands of a product come in the plan's order, those of a convolution as it has them.
         """
-        used_as_input = is_input != swapped
+        is_b = is_input != chosen.transform.swap
+        used_as_input = is_b if is_conv else is_input
         cost, split = chosen.cost, chosen.split
         cycles, parts = (cost.move_in, cost.copy_in), split.in_serial
         used = cost.input_bytes, split.input_users
         if not used_as_input:
             cycles, parts = (cost.move_weights, cost.copy_weights), cost.serial
             used = cost.weight_bytes, split.weight_users
-        return cls(x, is_input, used_as_input, *cycles, *used, parts, ready=x.layout.free)
+        return cls(x, is_input, is_b, used_as_input, *cycles, *used, parts, ready=x.layout.free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +119,17 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
         return None
     op, x = m.task.params, operand.x
     size, sliced = element_bytes(x.dtype), operand.parts > 1
-    # The sum is over columns of A and rows of B. B is the input, unless the plan swaps them.
-    is_b = operand.is_input != chosen.transform.swap
-    along_rows = not op.transpose_b if is_b else op.transpose_a
+    # The sum is over columns of A and rows of B.
+    along_rows = not op.transpose_b if operand.is_b else op.transpose_a
     transposes = along_rows != x.layout.rows
-    across = op.n if is_b else op.m
+    across = op.n if operand.is_b else op.m
     group = found_group(x.layout.grouping, across if transposes else op.k)
     wanted, elements = chosen.in_chans_per_group, x.elements
     forced = sliced or operand.moved or op.pass_kind == "weight_gradient"
     if not forced and operand.users <= MOST_VIEWS and not transposes and group > 1:
         return None
     tile_bytes = laid_out_bytes(chosen, operand) * operand.parts
-    plain = Order("B" if is_b else "A", tile_bytes)
+    plain = Order("B" if operand.is_b else "A", tile_bytes)
     found, turns = wanted, transposes
     if sliced:
         # In SDK 1.0 nothing is transposed first.
@@ -164,7 +171,7 @@ def padded_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
         return None
     size, tile_bytes = element_bytes(operand.x.dtype), laid_out_bytes(chosen, operand)
     piece = _sliced_group(m, chosen) * size
-    name = "padded B" if operand.is_input != chosen.transform.swap else "padded A"
+    name = "padded B" if operand.is_b else "padded A"
     return Order(name, tile_bytes, rearranged_copy_cycles(tile_bytes, piece, m.chip))
 
 
@@ -273,7 +280,7 @@ def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) 
     """
     op, chip, x = m.task.params, m.chip, operand.x
     swap, per = chosen.transform.swap, chosen.in_chans_per_group
-    in_windows = operand.is_input == swap
+    in_windows = not operand.used_as_input
     dims = _dims_of(op, chosen, chosen.transform.way.flatten)
     elements = _spread(op, dims, operand) if in_windows else x.elements
     positions = op.kernel if swap else op.field
@@ -333,7 +340,7 @@ def _in_windows(op: Conv, chosen: Plan, operand: Operand) -> int:
     after seeing 112 convolutions of IPUModel, which copies of all that is moved leave 4 % slow
     where the kernel is 1 x 1, and 6 % fast elsewhere.
     """
-    way, flattens = chosen.transform.way, operand.is_input == chosen.transform.swap
-    dims = _dims_of(op, chosen, way.flatten if flattens else way.expand)
+    way = chosen.transform.way
+    dims = _dims_of(op, chosen, way.expand if operand.used_as_input else way.flatten)
     spread = [d for d in dims if op.out_field[d] > 1]
     return _spread(op, spread, operand) if spread else 0

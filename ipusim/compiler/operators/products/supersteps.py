@@ -1,6 +1,5 @@
 """Planned operations, convolutions and products: from a plan to the supersteps of poplibs."""
 
-from itertools import compress
 from math import gcd
 
 from ipusim.compiler.convolution.planner import Plan
@@ -76,10 +75,10 @@ def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> T
     """Add the supersteps of a planned operation in poplibs' order; return the result's layout."""
     m.superstep_cycles = m.stack.planned_superstep_cycles
     m.tiles = chosen.cost.tiles_used
-    swapped = isinstance(m.task.params, Conv) and chosen.transform.swap
+    is_conv = isinstance(m.task.params, Conv)
     operands = (
-        Operand.of(data, chosen, is_input=True, swapped=swapped),
-        Operand.of(weights, chosen, is_input=False, swapped=swapped),
+        Operand.of(data, chosen, is_input=True, is_conv=is_conv),
+        Operand.of(weights, chosen, is_input=False, is_conv=is_conv),
     )
     arranged = _bring_operands(m, chosen, *operands)
     _multiply(m, chosen, *operands)
@@ -91,7 +90,7 @@ def lower_planned(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> T
         "plan": str(chosen),
         "codelet": chosen.codelet,
         "transform": "joint" if chosen.joint else chosen.transform.name,
-        "reads_lines": isinstance(m.task.params, Conv) and not chosen.one_by_one,
+        "reads_lines": is_conv and not chosen.one_by_one,
         "temp_bytes": temp_bytes,
         "interleaved_bytes": _partials_bytes(m, chosen) if interleaved else 0,
     }
@@ -162,15 +161,12 @@ def _merge_groups(m: Lowering, chosen: Plan, data: Operand, weights: Operand) ->
 def _bring_sums_into_order(
     m: Lowering, chosen: Plan, operands: tuple[Operand, ...], orders: list[Order]
 ) -> None:
-    """Rearrange the operands of a weight gradient, in every serial part or once before all.
-
-    A plan that broadcasts its input does so with its rearrangement before the loop (poplibs
-    lib/poplin/Convolution.cpp, tag sdk/poplar/2.4.0, ConvProgramTree::lower, moveTransposeOps).
-    """
-    once = [chosen.split.broadcast and one.used_as_input for one in operands]
-    in_parts = [not first for first in once]
-    bring_into_order(m, [*compress(orders, once)], 1)
-    bring_into_order(m, [*compress(orders, in_parts)], chosen.cost.serial)
+    """Rearrange the operands of a weight gradient, in every serial part or once before all."""
+    once, in_parts = [], []
+    for one, order in zip(operands, orders, strict=True):
+        (once if one.sent_once(chosen) else in_parts).append(order)
+    bring_into_order(m, once, 1)
+    bring_into_order(m, in_parts, chosen.cost.serial)
 
 
 def _arrange_product(
