@@ -7,7 +7,7 @@ stages that spread the partials over the chip. Sources: poplibs lib/popops/reduc
 tags 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import zip_longest
@@ -24,7 +24,12 @@ from ipusim.compiler.tiles import (
     vector_width,
 )
 from ipusim.compiler.vertices.elementwise import cast_cycles
-from ipusim.compiler.vertices.reduce import ReduceVertex, Region, compute_set_cycles
+from ipusim.compiler.vertices.reduce import (
+    ReduceVertex,
+    Region,
+    TileVertices,
+    compute_set_cycles,
+)
 from ipusim.machine import Chip
 
 _SUMS = ("add", "square_add")
@@ -145,8 +150,8 @@ def _on_tile(layout: InputLayout, vertex: ReduceVertex, tiles: int) -> tuple[Sta
         max(each, key=partial(compute_set_cycles, workers=workers))
         for each in zip_longest(*(one.sets for one in patterns), fillvalue=())
     ]
-    between = max(one.between_bytes for one in patterns)
-    return tuple(_compute_sets("reduce on tile", slowest, workers, Held(between, between * tiles)))
+    found = TileVertices(tuple(slowest), max(one.between_bytes for one in patterns))
+    return tuple(_compute_sets("reduce on tile", found, workers, tiles))
 
 
 def _between_tiles(
@@ -179,8 +184,8 @@ def _between_tiles(
         tiles = min(chip.tiles, ceil_div(data, columns))
         size = element_bytes(partials)
         made = Held(columns * size, data * size)
-        for stage in gathered_stages(name, narrow, region, divide_columns=False, tiles=tiles):
-            stages.append(stage.beside(held).beside(made))
+        gathered = gathered_stages(name, narrow, region, divide_columns=False, tiles=tiles)
+        stages += [stage.beside(held).beside(made) for stage in gathered]
         vertex, held = vertex.halves[1], made
     # Outputs are laid out by the type that arrives, which workers that share an output keep.
     mapped = _results_per_tile(outputs, vertex.inputs, chip)
@@ -210,27 +215,26 @@ def gathered_stages(
     """
     found = vertex.tile_vertices([region], divide_columns=divide_columns, pieces=region.rows)
     received = region.elements * vertex.column_bytes[0]
-    temp = received + found.between_bytes
-    held = Held(temp, temp * tiles)
-    return _compute_sets(name, found.sets, vertex.tile.workers, held, received)
+    return _compute_sets(name, found, vertex.tile.workers, tiles, received)
 
 
 def _compute_sets(
-    name: str, vertices: Iterable[Sequence[int]], workers: int, held: Held, received: int = 0
+    name: str, found: TileVertices, workers: int, tiles: int, received: int = 0
 ) -> list[Stage]:
     """Return one stage per compute set; data arrives before the first, and stays until the last.
 
-    So do the bytes that tiles hold.
+    So do the partials between them, on so many `tiles` as `gathered_stages` has it.
     """
+    temp = received + found.between_bytes
     return [
         Stage(
             f"{name}, combine workers" if index else name,
             "popops::Reduce",
             compute_set_cycles(each, workers),
             0 if index else received,
-            held.tile,
+            temp,
             tuple(each),
-            held.chip,
+            temp * tiles,
         )
-        for index, each in enumerate(vertices)
+        for index, each in enumerate(found.sets)
     ]

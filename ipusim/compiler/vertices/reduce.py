@@ -7,7 +7,7 @@ lib/popops/reduction/ReductionConnection.cpp (choice of vertex, sharing among wo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate, pairwise
 from math import gcd
 from typing import NamedTuple, Self
@@ -324,7 +324,6 @@ def _column_parts(columns: int, inner: int, most: int, width: int) -> int:
     return 1
 
 
-@cache
 def _per_cycle(columns: int, width: int) -> int:
     """Return how many elements of rows of so many columns are reckoned to take one cycle."""
     if columns < width and columns & (columns - 1) == 0:
