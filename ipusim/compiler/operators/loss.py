@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ipusim.compiler.emitter import COUNTER, SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.reduce import argmax
-from ipusim.compiler.operators.softmax import log_softmax_forward, softmax_forward
+from ipusim.compiler.operators.softmax import softmax_forward
 from ipusim.compiler.state import Lowering, float_dtype, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, vector_width
 from ipusim.compiler.vertices.training import Expression, loss_transform_cycles, one_hot_cycles
@@ -115,7 +115,7 @@ def _of_logarithms(m: Emitter, x: Placed) -> None:
     copied = copy_cycles(held, m.chip)
     with m.holding(2 * held):
         m.copy("copy predictions", cycles=copied)
-        log_softmax_forward(m, x)
+        softmax_forward(m, x, log=True)
         _bring_one_hot(m, x)
         m.binary("mul", x, "loss of target", in_place=True)
         m.reduce("add", x)

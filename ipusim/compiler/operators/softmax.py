@@ -22,33 +22,29 @@ def softmax(m: Lowering, op: Softmax, x: Placed, *forward: Placed) -> TensorLayo
             moved = {"received": m.tile_bytes(result), "copy": copied}
         softmax_gradient(m, result, log=op.log, **moved)
         return result.layout._replace(free=False)
-    forward_pass = log_softmax_forward if op.log else softmax_forward
-    forward_pass(m, x.shaped(op.outer, op.length).of(m.dtype))
+    softmax_forward(m, x.shaped(op.outer, op.length).of(m.dtype), log=op.log)
     return x.layout
 
 
-def softmax_forward(m: Emitter, x: Placed) -> None:
-    """Subtract each row's maximum, take exponents, and divide by their sum."""
-    m.reduce("max", x)
-    m.by_row("sub", x, "softmax, subtract maximum")
-    m.unary("exp", x, "softmax, exp", in_place=True)
-    m.reduce("add", x, out="float32")
-    sums = Placed(x.shape[:-1], "float32")
-    m.unary("inverse", sums, "softmax, 1 / sum", in_place=True)
-    m.cast(sums, x.dtype)
-    m.by_row("mul", x, "softmax, divide by sum", in_place=True)
+def softmax_forward(m: Emitter, x: Placed, *, log: bool = False) -> None:
+    """Subtract each row's maximum, take exponents, and divide by their sum.
 
-
-def log_softmax_forward(m: Emitter, x: Placed) -> None:
-    """Subtract each row's maximum, then the logarithm of the sum of exponents."""
+    For a logarithm: subtract the maximum, then the logarithm of the sum of exponents.
+    """
+    name, sums = "log softmax" if log else "softmax", Placed(x.shape[:-1], "float32")
     m.reduce("max", x)
-    m.by_row("sub", x, "log softmax, subtract maximum")
-    with m.holding(m.tile_bytes(x)):
-        m.unary("exp", x, "log softmax, exp")
+    m.by_row("sub", x, f"{name}, subtract maximum")
+    with m.holding(m.tile_bytes(x) if log else 0):
+        m.unary("exp", x, f"{name}, exp", in_place=not log)
         m.reduce("add", x, out="float32")
-    sums = Placed(x.shape[:-1], "float32")
-    m.generated("log softmax, logarithm", sums, Expression(operations=2, tensors=1, slow=("log",)))
-    m.by_row("sub", x, "log softmax, subtract logarithm", in_place=True)
+    if log:
+        logarithm = Expression(operations=2, tensors=1, slow=("log",))
+        m.generated(f"{name}, logarithm", sums, logarithm)
+        m.by_row("sub", x, f"{name}, subtract logarithm", in_place=True)
+    else:
+        m.unary("inverse", sums, f"{name}, 1 / sum", in_place=True)
+        m.cast(sums, x.dtype)
+        m.by_row("mul", x, f"{name}, divide by sum", in_place=True)
 
 
 def softmax_gradient(m: Emitter, y: Placed, *, log: bool, **moved: int) -> None:
