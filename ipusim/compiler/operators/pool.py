@@ -45,9 +45,6 @@ _PREFERRED_GROUPING = {
 }
 _GROUPING_TOLERANCE = (4, 3)
 
-# lib/popnn/Pooling.cpp, poolImpl: the scale of a sum of the whole field is a float32.
-_SCALE_BYTES = 4
-
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
@@ -197,32 +194,35 @@ def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip, *, of_largest: bool
     return compute + _moved(asked, part, chip, elements)
 
 
-def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
-    """Return the cheapest split; the first found wins a tie.
+def _in_solver_order(
+    asked: PoolPass, groupings: Sequence[int], splits: np.ndarray, chip: Chip
+) -> np.ndarray:
+    """Return the splits that may cost least, in the order in which the later planner tries them.
 
-    The early planner counts the splits up. The solver of the later one (lib/popsolver/Model.cpp,
-    minimize) counts up the shares of a tile, in the outermost loop that with the fewest values.
+    Its solver (lib/popsolver/Model.cpp, minimize) counts up the shares of a tile, in the outermost
+    loop that with the fewest values.
     """
-    early = asked.library == "2020-01"
-    splits = np.concatenate([_splits(asked, grouping, chip.tiles) for grouping in groupings])
-    # Formulas hold for a number and for an array of them.
+    least = _late_cost(asked, asked.part(PoolPlan.of(splits.T)), chip, of_largest=True)
+    one = asked.part(PoolPlan.of(splits[least.argmin()]))
+    splits = splits[least <= _late_cost(asked, one, chip)]
     parts = asked.part(PoolPlan.of(splits.T))
-    if early:
-        costs = _early_cost(asked, parts, chip)
-    else:
-        least = _late_cost(asked, parts, chip, of_largest=True)
-        one = asked.part(PoolPlan.of(splits[least.argmin()]))
-        splits = splits[least <= _late_cost(asked, one, chip)]
-        parts = asked.part(PoolPlan.of(splits.T))
-        costs = _late_cost(asked, parts, chip)
-    best = np.flatnonzero(costs == costs.min())
-    if not early:
-        shares = (parts.channel_grouping, parts.channel_groups, parts.batch, *parts.field)
-        values = [groupings[-1] - groupings[0], ceil_div(asked.op.channels, groupings[0]) - 1]
-        values += [size - 1 for size in (asked.op.batch, *asked.out_field)]
-        nested = sorted(zip(values, range(len(shares)), shares, strict=True), reverse=True)
-        best = best[np.lexsort([share[best] for *_, share in nested])]
-    return PoolPlan.of(splits[best[0]].tolist(), int(costs[best[0]]))
+    shares = (parts.channel_grouping, parts.channel_groups, parts.batch, *parts.field)
+    values = [groupings[-1] - groupings[0], ceil_div(asked.op.channels, groupings[0]) - 1]
+    values += [size - 1 for size in (asked.op.batch, *asked.out_field)]
+    nested = sorted(zip(values, range(len(shares)), shares, strict=True), reverse=True)
+    return splits[np.lexsort([share for *_, share in nested])]
+
+
+def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
+    """Return the cheapest split; the first found wins a tie. The early planner counts splits up."""
+    cost = _early_cost
+    splits = np.concatenate([_splits(asked, grouping, chip.tiles) for grouping in groupings])
+    if asked.library != "2020-01":
+        cost, splits = _late_cost, _in_solver_order(asked, groupings, splits, chip)
+    # Formulas hold for a number and for an array of them.
+    costs = cost(asked, asked.part(PoolPlan.of(splits.T)), chip)
+    best = costs.argmin()
+    return PoolPlan.of(splits[best].tolist(), int(costs[best]))
 
 
 @lru_cache(maxsize=512)
@@ -271,10 +271,10 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
         shape = (op.channels // block, op.batch, prod(op.field), block)
         stages = [*m.reduction("add" if average else "max", Placed(shape, dtype), 2)]
         if average and stages:
-            # The last vertices also scale, by one number that lies on one tile (ReduceParams).
+            # The last vertices also scale, by a float32 of one tile (poolImpl, ReduceParams).
             at = max(at for at, stage in enumerate(stages) if stage.vertex == "popops::Reduce")
-            received, temp = stages[at].received + _SCALE_BYTES, stages[at].temp + _SCALE_BYTES
-            stages[at] = stages[at]._replace(received=received, temp=temp)
+            last, scale = stages[at], element_bytes("float32")
+            stages[at] = last._replace(received=last.received + scale, temp=last.temp + scale)
         for stage in stages:
             m.run(stage)
         return grouping

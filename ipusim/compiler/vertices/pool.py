@@ -46,8 +46,8 @@ class PoolGeometry:
         Outputs between those that meet inputs do not count (PoolVertices.cpp, createSlices).
         """
         met = self.reached(dim, 0, size).any(axis=0)
-        begins = [part * size // split for part in range(split + 1)]
-        return not (met[begins[:-1]].all() and met[[end - 1 for end in begins[1:]]].all())
+        edges = np.arange(split + 1) * size // split
+        return not (met[edges[:-1]].all() and met[edges[1:] - 1].all())
 
     def input_extent(self, shares: Sequence[int]) -> int:
         """Return the input elements per plane that a block of outputs needs."""
