@@ -15,6 +15,7 @@ tile with several of them serves one after the other.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from ipusim.compiler.tiles import (
     distinct_splits,
     element_bytes,
 )
+from ipusim.compiler.vertices.conv import ERA_2_4
 from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles, iota_cycles
 from ipusim.compiler.vertices.reduce import ReduceVertex, Region
 from ipusim.compiler.vertices.training import multi_slice_cycles, multi_update_add_cycles
@@ -186,16 +188,13 @@ def plan_embedding(
     return replace(splits, **best_of | {"width": min(op.width, best_of["width"])})
 
 
-CYCLE_PLANS_ERA = 2
-"""Planner version from which embeddings are planned by cycles instead of memory."""
-
 _REARRANGED_FROM_SPLIT = 4
 """From this many parts of the rows on, gradients are first brought into the plan's layout."""
 
 
 def _early(m: Emitter) -> bool:
     """Whether plans and vertices are those of before tag sdk/poplar/2.4.0."""
-    return m.stack.planner_era < CYCLE_PLANS_ERA
+    return m.stack.planner_era < ERA_2_4
 
 
 def _row_tile(m: Emitter) -> Tile:
@@ -236,20 +235,27 @@ def bring_into_place(m: Emitter, plan: EmbeddingPlan, dtype: str) -> None:
     m.copy("bring table into place", received=own, cycles=copy_cycles(own, m.chip))
 
 
-def _arriving(m: Emitter, groups: int, *streams: tuple[int, int, int]) -> dict[str, int]:
+class Needed(NamedTuple):
+    """Bytes that each of so many `neighbours` needs, of which `own` lie on its tile already."""
+
+    whole: int
+    neighbours: int
+    own: int = 0
+
+
+def _arriving(m: Emitter, groups: int, *needed: Needed) -> dict[str, int]:
     """Return the bytes that a tile receives of `groups` groups, as `Emitter.emit` takes them.
 
-    Each stream is its bytes, those of them that lie on the tile, and how many neighbours receive
-    the same: tiles count parts of a row first, then parts of the table, then of the indices
-    (linearizeSliceIndices). Two on a bus receive it together; as one has to receive alone what the
-    other holds, that takes as long as if neither held any.
+    Tiles count parts of a row first, then parts of the table, then of the indices
+    (linearizeSliceIndices). Two on a bus receive what both need together; as one has to receive
+    alone what the other holds, that takes as long as if neither held any.
     """
     alone = paired = 0
-    for whole, own, neighbours in streams:
-        if neighbours % m.chip.tiles_per_exchange_bus:
-            alone += whole - own
+    for one in needed:
+        if one.neighbours % m.chip.tiles_per_exchange_bus:
+            alone += one.whole - one.own
         else:
-            paired += whole
+            paired += one.whole
     return {"exchange": groups * alone, "paired": groups * paired}
 
 
@@ -262,14 +268,13 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     workers, tile = m.chip.workers, _row_tile(m)
     row_bytes = plan.width * element_bytes(dtype)
     table_bytes = plan.rows * row_bytes
-    temporary = plan.indices * INDEX_BYTES
     of_part = plan.row_split * plan.width_split
-    streams = [(plan.indices * INDEX_BYTES, 0, of_part)]
+    needed = [Needed(plan.indices * INDEX_BYTES, of_part)]
     if plan.index_split > 1:
         neighbours = plan.index_split if of_part == 1 else 1
-        streams.append((table_bytes, table_bytes // plan.index_split, neighbours))
-        temporary += table_bytes
+        needed.append(Needed(table_bytes, neighbours, own=table_bytes // plan.index_split))
     candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
+    temporary = candidates + sum(one.whole for one in needed)
 
     def sliced(indices: int, found: int) -> int:
         return plan.groups * multi_slice_cycles(tile, indices, found, plan.width, dtype)
@@ -279,26 +284,23 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
         "gather",
         "popops::MultiSlice",
         sliced(per_worker, hits(op, per_worker, plan.rows)),
-        temp=plan.groups * (temporary + candidates),
-        **_arriving(m, plan.groups, *streams),
+        temp=plan.groups * temporary,
+        **_arriving(m, plan.groups, *needed),
     )
     if plan.row_split == 1:
         return
     chosen = ceil_div(plan.indices, plan.row_split)
     _number_candidates(m, op, chosen)
     arriving = plan.row_split * chosen * row_bytes
+    rows = Needed(arriving, 1, own=chosen * row_bytes)
+    indices = Needed(chosen * INDEX_BYTES, plan.width_split)
     per_worker = ceil_div(chosen, workers)
     m.emit(
         "gather, choose candidates",
         "popops::MultiSlice",
         sliced(per_worker, per_worker),
         temp=plan.groups * (candidates + arriving),
-        **_arriving(
-            m,
-            plan.groups,
-            (arriving, chosen * row_bytes, 1),
-            (chosen * INDEX_BYTES, 0, plan.width_split),
-        ),
+        **_arriving(m, plan.groups, rows, indices),
     )
 
 
@@ -353,19 +355,16 @@ def add_rows(
     if several:
         cycles = fill_cycles(m.tile, partials, partial_dtype)
         m.emit("zero partial tables", "popops::Fill", cycles, temp=partial_bytes)
-    index_bytes, row_bytes = plan.indices * INDEX_BYTES, plan.width * partial_size
+    row_bytes = plan.width * partial_size
     neighbours = plan.row_split if plan.width_split == 1 else 1
-    arriving = _arriving(
-        m,
-        plan.groups,
-        (index_bytes, 0, plan.row_split * plan.width_split),
-        (plan.indices * row_bytes, here * row_bytes, neighbours),
-    )
-    received = plan.groups * (index_bytes + (plan.indices - here) * row_bytes)
+    indices = Needed(plan.indices * INDEX_BYTES, plan.row_split * plan.width_split)
+    rows = Needed(plan.indices * row_bytes, neighbours, own=here * row_bytes)
+    received = plan.groups * (indices.whole + rows.whole - rows.own)
     # The early vertex runs on one worker; later ones divide the rows of the table.
     own_rows = plan.rows if early else m.tile.per_worker(plan.rows)
     work = plan.indices, hits(op, plan.indices, own_rows), plan.width, partial_dtype
     cycles = multi_update_add_cycles(_row_tile(m), *work)
+    arriving = _arriving(m, plan.groups, indices, rows)
     vertex = "popops::ScaledMultiUpdateOp"
     m.emit("add rows", vertex, plan.groups * cycles, temp=partial_bytes + received, **arriving)
     if not several:
