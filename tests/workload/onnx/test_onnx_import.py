@@ -14,7 +14,7 @@ from ipusim.api import simulate
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
-from ipusim.workload.graph import Gather, MatMul, Norm, Softmax
+from ipusim.workload.graph import Gather, MatMul, Norm, Softmax, Sort
 from ipusim.workload.onnx import check_onnx, from_onnx
 from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reference import evaluated
@@ -747,6 +747,12 @@ def test_an_unknown_operator_may_give_one_number():
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, []))
     graph = from_onnx(model, allow_unknown=True).graph()
     assert graph.tensors["y"].shape == ()
+
+
+def test_unique_may_be_of_one_number():
+    model = make_model([_node("Unique", ["x"], ["y"])], {"x": []}, ["y"])
+    sort, part = from_onnx(model).graph().ops
+    assert (sort.params, part.function) == (Sort(outer=1, length=1), "slice")
 
 
 def test_missing_file(tmp_path):

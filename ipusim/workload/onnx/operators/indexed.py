@@ -82,15 +82,16 @@ def _write(e: Emission, *sizes: int, updates: int, indices: int) -> None:
 
 def sorted_parts(e: Emission) -> None:
     """TopK: the first of every row and their places. Unique: parts of all, sorted whole."""
-    shape, of_all = e.shape(), e.node.op_type == "Unique"
-    if of_all:
+    shape = e.shape()
+    if e.node.op_type == "Unique":
         e.note(LARGEST)
-    axis = e.axis(-1)
-    length = max(1, prod(shape) if of_all else shape[axis])
-    found = e.shape(next(filter(None, e.node.output)))
-    kept = 0 if of_all else found[axis]
+        found, length, kept = shape, prod(shape), 0
+    else:
+        found, axis = e.shape(next(filter(None, e.node.output))), e.axis(-1)
+        length, kept = shape[axis], found[axis]
+    length = max(1, length)
     params = Sort(outer=max(1, prod(shape) // length), length=length, kept=kept)
-    whole = e.step(".sort", params, e.operand(), shape=shape if of_all else found)
+    whole = e.step(".sort", params, e.operand(), shape=found)
     for place, name in enumerate(e.node.output):
         if name:
             e.emit(Layout.view("slice"), whole, suffix=f".part{place}", outputs=[name])
