@@ -60,14 +60,13 @@ def training_graphs(
     The loss, one of `LOSSES`, is applied to every output that a parameter influences (so not to
     labels and positions, which have no gradient); each gets an input of targets, unless it is the
     loss itself ("identity"). With several micro-batches per update `accumulate` names the function
-    that takes a gradient into its float16 accumulator; float32 ones are sums. They have the type of
-    the weight unless `accumulator_dtype` names another.
-    Each dropout draws from a seed made for it (`seeds_dropouts`), or all from that of the step.
-    `cross_entropy` is one of `CROSS_ENTROPIES`.
-    `recompute` says what to keep for the backward pass: everything ("none"); what
-    separates about as many segments as each has convolutions and products ("auto"); or the tensors
-    that cross the places after the named forward operators. Replicas share the statistics of a
-    batch norm (`batch_norm_span`) or a weight update (`sharding`).
+    that takes a gradient into its float16 accumulator; float32 ones are sums. Accumulators have the
+    type of the weight unless `accumulator_dtype` names another. Each dropout draws from a seed made
+    for it (`seeds_dropouts`), or all from that of the step. `cross_entropy` is one of
+    `CROSS_ENTROPIES`. `recompute` says what to keep for the backward pass: everything ("none");
+    what separates about as many segments as each has convolutions and products ("auto"); or the
+    tensors that cross the places after the named forward operators. Replicas share the statistics
+    of a batch norm (`batch_norm_span`) or a weight update (`sharding`).
     """
     if not graph.parameters:
         raise WorkloadError(

@@ -553,7 +553,7 @@ def partitions(pieces: Pieces) -> None:
 def _range(pieces: Pieces, node: Node) -> tuple[int, range]:
     """Return the axis and the places of a Slice along one axis by steps of one."""
     found(node.op_type == "Slice" and not pieces.running(node.input[1:]))
-    if any(pieces.context.values[name].counted for name in node.input[1:] if name):
+    if any(value.counted for value in pieces.context.given(node)[1:]):
         # The chip cuts it in the rounds of a loop; only whole bags leave that (`bags`).
         found(pieces.only(node.output[0], "Gather", *_SUMS))
     cuts = sliced(Call(pieces.context, node))
