@@ -319,25 +319,41 @@ def test_scaling_apart_from_level(slowdowns):
     # it wants twice and four times the latency.
     for column in ("error_percent", "left_out_error_percent"):
         errors = results.set_index("ipus")[column].abs()
-        # 3.8 until sliced operands were put into order once, as in the one above.
+        # 3.8 until the fit of all series took 2.5 us a hop, not 2.1: chips alone take longer since
+        # they copy weights into functions (2.2), and since the audit of training graphs (2.5). The
+        # worst is 64 IPUs, 1.206 where 1.159 was measured; the price of what 256 won.
         assert errors[errors.index < 256].max() <= 4.1  # target 4
-        # 10.4 before neighbours were sent what each lacks of the other's, 10.5 before supersteps
-        # cost as much less as serial parts do more. 11.2 before results were views: that takes time
-        # off the chip and none off the collectives, so what many chips lose weighs more.
-        assert errors[256] <= 11.5
+        # 11.5 until then.
+        assert errors[256] <= 10.1
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
     # 3.1 until then, too. The worst is EfficientNet on 256 IPUs (Argonne's), 1.29 where 1.23 was
-    # measured: a step to the next rack now syncs all machines of one, 16 hops and not one. 4.9
-    # before serial parts shared what they bring: what many lose weighs more as the chip takes less.
+    # measured: a step to the next rack now syncs all machines of one, 16 hops and not one. 4.9 at a
+    # latency of 2.1 us a hop, which is 2.5 now, as above.
     assert in_turn["left_out_error_percent"].abs().max() <= 5.4
 
 
 # Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
-# - What the host rearranges is waited for (`rearrange_on_host`): results page, won all of
-#   inference.027 to 031 (EfficientDet, 14 to 25 % fast) but 027's latency. Weights are copied into
-#   functions, sliced operands put into order once, recipes read again: 247 to 256 in all; TAMU 23
-#   to 26. Without fitted constants 136 to 146.
+# - The clocks of vision benchmarks cover what their code has. Lost, a miss: training.057 (Swin
+#   tiny, 36 fast), as it no longer waits for data that its recipe generates.
+# - What serial parts slice, or all use, is put into order once. Lost, all faster for it:
+#   training.006 (BERT, 10 fast), 034 and 122 (FastSpeech 2, 14 and 17), and as near one 123 (28).
+#   Lost by the latency of a collective that was fitted with it: 102 (ResNet-50 on 64 chips, 10
+#   slow). Won: 125 (Conformer).
+# - Weights are copied into functions. TAMU, 23 to 26: table3.01 and 02, and with transposes in
+#   compute sets of their own table1.05's first epoch. Results page, won: inference.027's latency,
+#   mlperf.10 (BERT). Lost: inference.106's latency (YOLO, 10.2 slow), mlperf.11 (RNN-T, 13 fast, 21
+#   with serial parts), as the fitted costs of a call and an exchange fell.
+# - What the host rearranges is waited for (`rearrange_on_host`). Results page, 247 to 256 in all,
+#   without fitted constants 136 to 146. Won: inference.027 to 031 (EfficientDet, 14 to 25 fast).
+#   Without that wait the fitted superstep is 20 and 40 cycles cheaper and a call from PopART 13 us
+#   dearer. Won by that: inference.004 (BERT), 080 (EfficientNet), and the latencies of 008 (BERT)
+#   and 020 to 022 (YOLO). Lost: 002 (GPT-2), 075 and 089 (EfficientNet), 10 to 11 fast,
+#   training.010 (BERT, 12 fast).
+# - A division of integers takes 260 cycles an element. Results page, 249 to 247: lost, each by a
+#   point, the latencies of inference.008 (BERT), 021 and 106 (YOLO); training.042 (GIN, 26 fast)
+#   became a miss. Argonne, 8 to 9: 01, as serial parts rearrange their own slice. Won: training.035
+#   (FastPitch), as its weight gradients' input is rearranged once.
 # - Gradients of weights are turned where weights take them, not by each micro-batch. Results page,
 #   248 to 243. Lost: training.024 and 025 (GPT-2 large, 13 and 12 fast), 082 (BERT, 11 fast),
 #   mlperf.07 and 08 (BERT, 10.0 and 10.2 slow). Without fitted constants one hit was lost.
