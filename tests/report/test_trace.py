@@ -10,31 +10,17 @@ import ipusim
 from ipusim.errors import StudyError
 from ipusim.report import trace
 
+PIPELINE = {"mode": "training", "ipus_per_replica": 2, "gradient_accumulation": 8}
 RUNS = {
     "one chip": {},
     "transfers beside": {"overlap_io": True, "batches_in_flight": 3},
     "stages in turn": {"ipus_per_replica": 2, "schedule": "sequential"},
     "stages at once": {"ipus_per_replica": 2, "schedule": "grouped"},
     "many micro-batches": {"mode": "training", "gradient_accumulation": 2 * trace.DRAWN},
-    "pipeline": {"mode": "training", "ipus_per_replica": 2, "gradient_accumulation": 8},
-    "pipeline that does not wait for the host": {
-        "mode": "training",
-        "ipus_per_replica": 2,
-        "gradient_accumulation": 8,
-        "adopted": False,
-    },
-    "long pipeline": {
-        "mode": "training",
-        "ipus_per_replica": 2,
-        "replicas": 2,
-        "gradient_accumulation": 4 * trace.DRAWN,
-    },
-    "interleaved": {
-        "mode": "training",
-        "ipus_per_replica": 4,
-        "gradient_accumulation": 8,
-        "schedule": "interleaved",
-    },
+    "pipeline": PIPELINE,
+    "pipeline that does not wait for the host": PIPELINE | {"adopted": False},
+    "long pipeline": PIPELINE | {"replicas": 2, "gradient_accumulation": 4 * trace.DRAWN},
+    "interleaved": PIPELINE | {"ipus_per_replica": 4, "schedule": "interleaved"},
     "phases": {"mode": "training", "phases": 2},
 }
 
