@@ -24,12 +24,7 @@ from ipusim.compiler.tiles import (
     vector_width,
 )
 from ipusim.compiler.vertices.elementwise import cast_cycles
-from ipusim.compiler.vertices.reduce import (
-    ReduceVertex,
-    Region,
-    TileVertices,
-    compute_set_cycles,
-)
+from ipusim.compiler.vertices.reduce import ReduceVertex, Region, TileVertices, compute_set_cycles
 from ipusim.machine import Chip
 
 _SUMS = ("add", "square_add")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipusim.compiler.tiles import ceil_div
+from ipusim.compiler.tiles import ceil_div, pieces_of_rows
 from ipusim.compiler.vertices.reduce import Region
 
 # Elements of the input that are looked at to find the busiest tile; larger inputs are sampled.
@@ -120,14 +120,13 @@ def _tile_pattern(begin: int, end: int, levels: tuple[Level, ...], run: int) -> 
     neighbours = next((level.size for level in reversed(levels) if not level.reduced), 1)
     for low, high, first, runs, partials in _alike_outputs(begin, end, levels, run):
         shape = (first, runs) if partials == first * runs else (partials, 1)
-        for at in range(low - low % neighbours, high, neighbours):
-            start, stop = max(low, at), min(high, at + neighbours)
+        for _, start, stop in pieces_of_rows(low, high, neighbours):
             width = stop - start
             # Neighbouring outputs of the same shape form one region.
-            if start == reached and start % neighbours and shape == regions[-1][1:]:
+            if start and low == reached and shape == regions[-1][1:]:
                 width += regions.pop().columns
             regions.append(Region(width, *shape))
-            reached = stop
+        reached = high
     return tuple(regions)
 
 

@@ -15,12 +15,7 @@ from ipusim.compiler.operators.elementwise_functions import (
     vertices_of,
 )
 from ipusim.compiler.state import FLOATING, Lowering, float_dtype, lowers
-from ipusim.compiler.tiles import (
-    copy_cycles,
-    element_bytes,
-    rearranged_copy_cycles,
-    tile_share,
-)
+from ipusim.compiler.tiles import copy_cycles, element_bytes, rearranged_copy_cycles, tile_share
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
     found_group,
@@ -28,10 +23,7 @@ from ipusim.compiler.vertices.elementwise import (
     scaled_add_runs_cycles,
     vertex_of,
 )
-from ipusim.compiler.vertices.training import (
-    SEED_BYTES,
-    random_cycles,
-)
+from ipusim.compiler.vertices.training import SEED_BYTES, random_cycles
 from ipusim.workload.graph import Cast, Elementwise
 from ipusim.workload.operators.elementwise import KEEP_OPERANDS
 

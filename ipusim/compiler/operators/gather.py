@@ -268,10 +268,10 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     workers, tile = m.chip.workers, _row_tile(m)
     row_bytes = plan.width * element_bytes(dtype)
     table_bytes = plan.rows * row_bytes
-    of_part = plan.row_split * plan.width_split
-    needed = [Needed(plan.indices * INDEX_BYTES, of_part)]
+    index_users = plan.row_split * plan.width_split
+    needed = [Needed(plan.indices * INDEX_BYTES, index_users)]
     if plan.index_split > 1:
-        neighbours = plan.index_split if of_part == 1 else 1
+        neighbours = plan.index_split if index_users == 1 else 1
         needed.append(Needed(table_bytes, neighbours, own=table_bytes // plan.index_split))
     candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
     temporary = candidates + sum(one.whole for one in needed)
