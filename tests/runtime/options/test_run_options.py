@@ -312,13 +312,11 @@ def test_bytes_from_the_host_follow_the_host_type():
 
 
 def test_convolutions_may_have_partials_of_their_own():
-    options = {"system": "IPU-M2000", "micro_batch": 4}
+    options = {"system": "IPU-M2000", "micro_batch": 4, "partials": "half"}
     both, apart, full = (
-        ipusim.simulate("resnet18", partials=partials, **options, **more).layers.set_index("op")
-        for partials, more in (
-            ("half", {}), ("half", {"convolution_partials": "float"}), ("float", {})
-        )
-    )  # fmt: skip
+        ipusim.simulate("resnet18", **options | more).layers.set_index("op")
+        for more in ({}, {"convolution_partials": "float"}, {"partials": "float"})
+    )
     convolutions = both["kind"] == "conv"
     assert (apart["cycles"][convolutions] == full["cycles"][convolutions]).all()
     assert apart["cycles"][convolutions].sum() > both["cycles"][convolutions].sum()
