@@ -13,7 +13,7 @@ from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.program_cache import as_rewritten, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
-from ipusim.runtime.arguments import with_arguments, without_arguments
+from ipusim.runtime.argument_copies import with_arguments, without_arguments
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.workload.folding import drop_dropout, fold_batch_norm, stable_norms
 from ipusim.workload.graph import Graph

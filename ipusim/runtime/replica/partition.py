@@ -10,7 +10,7 @@ from ipusim.compiler import memory
 from ipusim.compiler.program import LoweredOp, Program, Superstep, exchanges
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
-from ipusim.runtime.arguments import with_arguments
+from ipusim.runtime.argument_copies import with_arguments
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.replica.balance import balance, split_after
 from ipusim.runtime.terms import Schedule, Work

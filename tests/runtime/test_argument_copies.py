@@ -6,7 +6,7 @@ from ipusim.compiler.lower import lower
 from ipusim.compiler.program import Program
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
-from ipusim.runtime.arguments import with_arguments, without_arguments
+from ipusim.runtime.argument_copies import with_arguments, without_arguments
 from ipusim.runtime.compile import compile_run, tile_steps
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.replica.partition import partition
