@@ -199,17 +199,18 @@ class LoweringState:
 
     def task(self, op: Op, mappings: dict[str, str]) -> Task:
         """Return the task of an operation; `mappings` receives the number of each input mapping."""
-        tensors, inputs = self.graph.tensors, []
-        for name in op.inputs:
-            tensor, layout = tensors[name], self.layout(name)
-            number = mappings.setdefault(layout.mapping, str(len(mappings)))
-            inputs.append(Placed(tensor.shape, tensor.dtype, layout.mapped(number)))
-        params, reference = op.params, None
+
+        def numbered(name: str) -> TensorLayout:
+            layout = self.layout(name)
+            return layout.mapped(mappings.setdefault(layout.mapping, str(len(mappings))))
+
+        tensors, params, reference = self.graph.tensors, op.params, None
+        inputs = [
+            Placed(tensors[name].shape, tensors[name].dtype, numbered(name)) for name in op.inputs
+        ]
         if isinstance(params, Elementwise) and params.function in DROPOUTS:
             if op.phase == "backward":
-                layout = self.layout(self.dropped.get(op.source, op.inputs[0]))
-                number = mappings.setdefault(layout.mapping, str(len(mappings)))
-                reference = layout.mapped(number)
+                reference = numbered(self.dropped.get(op.source, op.inputs[0]))
             else:
                 self.dropped[op.source or op.name] = op.inputs[0]
         return Task(
