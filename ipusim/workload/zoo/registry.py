@@ -1,7 +1,8 @@
 """The networks of the zoo by name, each registered beside the function that builds it.
 
-A module of the zoo is imported when one of its networks is asked for; what is said of them is in
-data/models/networks.toml. All that such a module needs, `GraphBuilder` too, is imported from here.
+A module of the zoo is imported when one of its networks is asked for; what is said of them, their
+sizes too, is in data/models/networks.toml. All that such a module needs, `GraphBuilder` too, is
+imported from here.
 """
 
 import inspect
@@ -10,9 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace as Config
 from typing import Any
 
-from ipusim.errors import DataError, resolve_name
+from ipusim.errors import DataError, check_name, resolve_name
 from ipusim.files import completed, read_tables
 from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
@@ -73,8 +75,9 @@ def network(**facts: Any) -> Callable[[Builder], Network]:
 def networks(build: Builder) -> Builder:
     """List what the table of the decorated builder's module holds, and leave the builder as it is.
 
-    A network is a table of facts and options, which takes what it does not say from the one that it
-    is `like`, or from what stands above all of them.
+    A network is a table of facts and settings, which takes what it does not say from the one that
+    it is `like`, or from what stands above all of them. The builder is called with the settings as
+    attributes, where options of the network take the place of what the table says.
     """
     tables = read_tables(FILE)[build.__module__.rpartition(".")[2]]
     shared = {key: value for key, value in tables.items() if not isinstance(value, dict)}
@@ -84,8 +87,16 @@ def networks(build: Builder) -> Builder:
             said = shared | table
             given = {key: tuple(x) if isinstance(x, list) else x for key, x in said.items()}
             facts = {key: given.pop(key) for key in known & given.keys()}
-            register(name, partial(build, **given), facts)
+            register(name, partial(_configured, build, given), facts)
     return build
+
+
+def _configured(
+    build: Builder, settings: Mapping[str, Any], g: GraphBuilder, batch: int, **options: Any
+) -> Outputs:
+    for name in options:
+        check_name(f"option of {g.name!r}", name, settings)
+    return build(g, batch, Config(**{**settings, **options}))
 
 
 @cache

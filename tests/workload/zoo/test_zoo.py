@@ -34,13 +34,17 @@ def _family(*families: str) -> list[str]:
     return [name for name, network in NETWORKS.items() if network.family in families]
 
 
+def _settings(name: str) -> dict:
+    _, settings = NETWORKS[name].builder.args
+    return settings
+
+
 def _network(fact: dict[str, str]) -> Model:
     name, size = fact["model"], int(fact["input"].split("x")[-1].removeprefix("seq "))
     if name.startswith("bert"):
         return find(f"{name}_squad")(tokens=size, head="none")
-    options = inspect.signature(NETWORKS[name].builder).parameters
-    given = {key: size for key in ("image_size", "sequence_length") if key in options}
-    return getattr(zoo, name)(**given) if size else zoo.load(name)
+    sizes = {"image_size", "sequence_length"} & _settings(name).keys()
+    return getattr(zoo, name)(**dict.fromkeys(sizes, size)) if size else zoo.load(name)
 
 
 @pytest.mark.parametrize("fact", WHOLE, ids=lambda fact: f"{fact['model']}-{fact['input']}")
@@ -64,7 +68,7 @@ def test_the_module_of_a_network_is_tried_first(monkeypatch):
         tried.clear()
         with pytest.raises(DataError, match=name):
             find(name)
-        assert tried[0] == network.builder.func.__module__
+        assert tried[0] == network.builder.args[0].__module__
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=lambda network: network.name)
@@ -74,7 +78,7 @@ def test_networks_are_what_they_say(network):
     assert model.name == graph.name == network.name
     assert (graph.parameters, graph.macs) == RECORDED[network.name]
     assert model.source
-    assert inspect.getdoc(network.builder.func)
+    assert inspect.getdoc(network.builder.args[0])
     assert {graph.tensors[x].role for x in graph.outputs} == {"output"}
 
 
@@ -105,8 +109,7 @@ def test_resnext101_32x8d_equals_what_torchvision_documents():
 @pytest.mark.parametrize("name", _family(*CLASSIFIERS))
 def test_classifiers(name):
     graph = zoo.load(name).graph(2)
-    size = inspect.signature(NETWORKS[name].builder).parameters.get("image_size")
-    side = size.default if size else 224
+    side = _settings(name)["image_size"]
     assert graph.tensors[graph.inputs[0]].shape == (2, 3, side, side)
     assert graph.tensors[graph.outputs[0]].shape == (2, 1000)
 
@@ -200,6 +203,11 @@ def test_names_match_loosely(name):
 def test_unknown_name_gives_the_nearest():
     with pytest.raises(UnknownNameError, match="resnext50_32x4d"):
         zoo.load("resnxt50_32x4d")
+
+
+def test_an_unknown_option_gives_the_nearest():
+    with pytest.raises(UnknownNameError, match="option of 'swin_tiny' 'image_sise'.*'image_size'"):
+        zoo.swin_tiny(image_sise=112).graph(1)
 
 
 @pytest.mark.parametrize("micro_batch", [0, -1, 1.5, "4", True])

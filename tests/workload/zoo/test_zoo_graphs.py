@@ -1,6 +1,7 @@
 """Networks on graphs, sampled networks and their layers, counted by hand."""
 
 from itertools import pairwise
+from math import ceil
 
 import pytest
 
@@ -12,8 +13,9 @@ from ipusim.workload import zoo
 from ipusim.workload.graph import Gather, Graph
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.training import training_graphs
-from ipusim.workload.zoo.graphs import cluster_gcn
+from ipusim.workload.zoo.graphs.cluster_gcn import slots
 from ipusim.workload.zoo.layers.graphs import edges_between, gru_cell, softmax_at_targets
+from ipusim.workload.zoo.registry import Config
 
 
 def gathers(graph: Graph, function: str) -> list[Gather]:
@@ -161,25 +163,25 @@ def test_cluster_gcn_by_hand(name, widths, nodes):
 
 
 def test_edges_of_a_cluster_are_bounded_by_its_nodes():
-    clusters = cluster_gcn.Clusters(nodes=1000, degree=4.0, clusters=100, per_step=5)
-    assert (clusters.mean_nodes, clusters.mean_edges) == (50, 200)
-    assert (clusters.padded_nodes, clusters.padded_edges) == (52, 206)
-    crowded = cluster_gcn.Clusters(nodes=1000, degree=40.0, clusters=100, per_step=5)
-    assert crowded.mean_edges == 5 * 10 * 9
+    cut = {"nodes": 1000, "clusters": 100, "per_step": 5, "node_margin": 0.03, "edge_margin": 0.03}
+    # A mean step has 50 nodes and 200 edges.
+    assert slots(Config(**cut, links=4000, linked_nodes=1000)) == (52, 206, 6)
+    _, edges, padding = slots(Config(**cut, links=40_000, linked_nodes=1000))
+    assert edges - padding == 5 * 10 * 9
 
 
 def test_padding_and_self_loops_of_a_list_of_edges():
     graph = zoo.cluster_gcn_reddit().graph()
-    cut = {"nodes": 153_431, "clusters": 1500, "per_step": 20, "edge_margin": 0.0}
-    clusters = cluster_gcn.Clusters(degree=2 * 11_606_919 / 232_965, **cut)
+    mean_edges = 153_431 * 20 / 1500 * min(2 * 11_606_919 / 232_965, 153_431 / 1500 - 1)
+    edges, nodes = ceil(mean_edges), ceil(1.03 * 153_431 * 20 / 1500)
     (sort,) = [op.params for op in graph.ops if op.kind == "sort"]
-    assert sort.length == clusters.padded_edges + clusters.padded_nodes + 1
+    assert sort.length == edges + nodes + 1
     assert not [op for op in zoo.cluster_gcn_arxiv().graph().ops if op.kind == "sort"]
     # Its recipe cuts edges to the mean; one that keeps those of the fullest clusters pads the rest.
     assert {p.hottest for p in gathers(graph, "lookup") if p.hottest} == {1}
     padded = gathers(zoo.cluster_gcn_reddit(edge_margin=0.03).graph(1), "lookup")
     (padding,) = {p.hottest for p in padded if p.hottest}
-    assert padding == pytest.approx(0.03 * clusters.mean_edges, rel=0.001)
+    assert padding == pytest.approx(0.03 * mean_edges, rel=0.001)
 
 
 def test_cluster_gcn_takes_one_group_of_clusters():

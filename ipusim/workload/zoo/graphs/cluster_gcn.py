@@ -7,100 +7,50 @@ step. The adjacency is a dense matrix for one data set and a list of edges for t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.zoo.layers.graphs import Edges, edges_between, take, total
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-METIS_IMBALANCE = 0.03
-"""Nodes by which METIS lets its largest part exceed the mean (METIS 5.1 manual, -ufactor of k-way);
-recipes pad a step to the sum of the largest clusters."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clusters:
-    """A training graph of `nodes` nodes, and how it is cut: a step takes some of the `clusters`.
-
-    Partitions are not public, so how many edges stay within clusters is not known. [assumed] All of
-    them do, as far as a cluster has other nodes to lead to: an upper bound, with the mean degree of
-    the whole data set. Clusters differ from the mean by `METIS_IMBALANCE` in edges as in nodes; by
-    nothing (`edge_margin` 0) where the recipe keeps the edges of mean clusters.
-    """
-
-    nodes: int
-    degree: float
-    clusters: int
-    per_step: int
-    edge_margin: float = METIS_IMBALANCE
-
-    @property
-    def mean_nodes(self) -> float:
-        """Nodes of a mean step."""
-        return self.nodes * self.per_step / self.clusters
-
-    @property
-    def mean_edges(self) -> float:
-        """Edges of a mean step; within a cluster a node has at most all others as neighbours."""
-        return self.mean_nodes * min(self.degree, self.nodes / self.clusters - 1)
-
-    @property
-    def padded_nodes(self) -> int:
-        """Nodes of the largest clusters that a step can draw."""
-        return ceil(self.mean_nodes * (1 + METIS_IMBALANCE))
-
-    @property
-    def padded_edges(self) -> int:
-        """Edges of the fullest clusters that a step can draw, or as many as the recipe keeps."""
-        return ceil(self.mean_edges * (1 + self.edge_margin))
-
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 Multiply = Callable[[str, str], str]
 """Sums over every node's neighbours, weighted: name and features."""
 
 
-@networks
-def cluster_gcn(
-    g: GraphBuilder,
-    batch: int,
-    *,
-    links: int,
-    linked_nodes: int,
-    features: int,
-    labels: int,
-    hidden: int,
-    layers: int = 4,
-    dense: bool = False,
-    enhanced: bool = True,
-    precalculated: bool = False,
-    **cut: Any,
-) -> str:
-    """From one padded step to scores (nodes, labels), of a data set that is `cut` into `Clusters`.
+def slots(c: Config) -> tuple[int, int, int]:
+    """Return the nodes and edges that a step is padded to, and how many of the edges only fill up.
 
-    A `dense` adjacency is a matrix. If `enhanced`, self-loops are added and the diagonal is
-    enhanced (equations 10 and 11 of the paper); else rows are divided by their sums (equation 1).
-    If `precalculated`, the host multiplied the first layer's features by the adjacency beforehand.
+    Partitions are not public, so how many edges stay within clusters is not known. [assumed] All of
+    them do, as far as a cluster has other nodes to lead to: an upper bound, with the mean degree of
+    the whole data set.
     """
+    nodes = c.nodes * c.per_step / c.clusters
+    edges = nodes * min(c.links / c.linked_nodes, c.nodes / c.clusters - 1)
+    padded = ceil(edges * (1 + c.edge_margin))
+    return ceil(nodes * (1 + c.node_margin)), padded, padded - int(edges)
+
+
+@networks
+def cluster_gcn(g: GraphBuilder, batch: int, c: Config) -> str:
+    """From one padded step to scores (nodes, labels), of a data set that is cut into clusters."""
     if batch != 1:
         raise WorkloadError(
             f"Micro-batch {batch} of {g.name!r} must be 1: an item is a whole group "
             "of clusters that share an adjacency. Use gradient accumulation or more replicas."
         )
     # The spare node takes the edges that only fill up; a matrix is filled up with zeros.
-    clusters = Clusters(degree=links / linked_nodes, **cut)
-    nodes = clusters.padded_nodes + (not dense)
-    x = g.input("features", (nodes, features * (2 if precalculated else 1)))
-    multiply = _dense(g, nodes) if dense else _sparse(g, clusters, nodes, enhanced=enhanced)
-    for layer in range(layers):
-        last = layer == layers - 1
+    nodes, *edges = slots(c)
+    nodes += not c.dense
+    x = g.input("features", (nodes, c.features * (2 if c.precalculated else 1)))
+    multiply = _dense(g, nodes) if c.dense else _sparse(g, nodes, *edges, enhanced=c.enhanced)
+    for layer in range(c.layers):
+        last = layer == c.layers - 1
         name = "output" if last else f"gcn_{layer}"
-        if layer or not precalculated:
+        if layer or not c.precalculated:
             around = multiply(f"{name}.adjacency", x)
             x = g.concat(f"{name}.concat", around, x, axis=1)
         x = g.dropout(f"{name}.dropout", x)
-        x = g.linear(name, x, labels if last else hidden, bias=False)
+        x = g.linear(name, x, c.labels if last else c.hidden, bias=False)
         if not last:
             x = g.layer_norm(f"{name}.norm", x)
             x = g.elementwise(f"{name}.relu", "relu", x)
@@ -120,11 +70,10 @@ def _dense(g: GraphBuilder, nodes: int) -> Multiply:
     return lambda name, x: g.matmul(name, normalised, x)
 
 
-def _sparse(g: GraphBuilder, clusters: Clusters, nodes: int, *, enhanced: bool) -> Multiply:
+def _sparse(g: GraphBuilder, nodes: int, count: int, padding: int, *, enhanced: bool) -> Multiply:
     """Weigh the edges of a list by the sums of the rows that they belong to."""
     # One edge of every node to itself is in the list, of weight 0 at first.
-    count = clusters.padded_edges + nodes
-    padding = clusters.padded_edges - int(clusters.mean_edges)
+    count += nodes
     edges = edges_between(g, ("edge_sources", "edge_targets"), (count,), nodes, padding)
     given, own = g.input("edge_values", (count, 1), "bool"), g.at("adjacency")
     values = own.cast("cast", given, "float32")

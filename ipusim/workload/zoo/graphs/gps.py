@@ -11,17 +11,7 @@ from math import prod
 
 from ipusim.workload.zoo.layers import graphs
 from ipusim.workload.zoo.layers.transformer import Shape, attention, feed_forward
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-NODES, EDGES, MOLECULES = 61, 121, 9
-ATOM_FEATURES = (119, 9, 18, 10, 12, 12, 10, 6, 2, 2, 3)
-BOND_FEATURES = (5, 6, 2)
-"""Values that each categorical feature may take (load_dataset.py, with periods and groups)."""
-NODE, EDGE, GLOBAL, EMBEDDED, ENCODED = 256, 128, 64, 64, 32
-HEADS, FEED_FORWARD, KERNELS, LONGEST_PATH = 32, 1024, 128, 100
-EIGENVALUES, RANDOM_WALKS = 7, 16
-EMPTY_EDGES = 16
-"""Edges beyond some 3.6 molecules of 14.6 bonds, each in both directions."""
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 State = tuple[str, str, str]
 """What is known of nodes, edges and molecules."""
@@ -32,9 +22,9 @@ def _perceptron(g: GraphBuilder, x: str, hidden: int, width: int, act: str = "ge
     return g.linear("1", g.elementwise("act", act, x), width)
 
 
-def _encoded(g: GraphBuilder, x: str) -> str:
+def _encoded(g: GraphBuilder, x: str, width: int) -> str:
     """Add the perceptron of a positional or structural feature, which is normalised first."""
-    x = _perceptron(g, g.layer_norm("prenorm", x), 2 * ENCODED, ENCODED, "relu")
+    x = _perceptron(g, g.layer_norm("prenorm", x), 2 * width, width, "relu")
     return _drop_rows(g, "dropout", x)
 
 
@@ -47,17 +37,17 @@ def _drop_rows(g: GraphBuilder, name: str, x: str) -> str:
 def _drop_molecules(g: GraphBuilder, name: str, x: str, molecule: graphs.Index) -> str:
     """Add stochastic depth: all atoms of a molecule are kept or dropped together."""
     packs, _ = g.shape(molecule.numbers)
-    ones = g.constant(f"{name}.ones", (packs, MOLECULES, 1))
+    ones = g.constant(f"{name}.ones", (packs, molecule.rows, 1))
     drawn = g.elementwise(f"{name}.draw", "dropout", ones)
     x = g.elementwise(f"{name}.scale", "scale", x)
     return g.elementwise(name, "mul", x, graphs.take(g, f"{name}.take", drawn, molecule))
 
 
-def _kernels(g: GraphBuilder, x: str) -> str:
+def _kernels(g: GraphBuilder, x: str, count: int) -> str:
     """Spread distances (..., 1) over Gaussian kernels of learnt mean and width, in 32 bits."""
-    mean, width = (g.parameter(part, (KERNELS,)) for part in ("mean", "width"))
+    mean, width = (g.parameter(part, (count,)) for part in ("mean", "width"))
     width = g.elementwise("floor", "add", g.elementwise("abs", "abs", width))
-    dtype, spread = g.tensors[x].dtype, (*g.shape(x)[:-1], KERNELS)
+    dtype, spread = g.tensors[x].dtype, (*g.shape(x)[:-1], count)
     x = g.cast("wide", x, "float32", fixed=True)
     x = g.elementwise("sub", "sub", g.expand("spread", x, spread), mean)
     x = g.chain(g.elementwise("div", "div", x, width), square="square", half="scale", exp="exp")
@@ -65,26 +55,27 @@ def _kernels(g: GraphBuilder, x: str) -> str:
     return g.cast("narrow", x, dtype)
 
 
-def _bias(g: GraphBuilder, packs: int) -> tuple[str, str]:
+def _bias(g: GraphBuilder, packs: int, c: Config) -> tuple[str, str]:
     """Return what is added to attention (N, heads, T, T), and the sums of an atom's kernels."""
-    pairs = (packs, NODES * NODES)
+    pairs = (packs, c.nodes * c.nodes)
     paths = g.input("shortest_path_distances", pairs, "int32")
     apart = g.column("pairs.paths", g.elementwise("pairs.equal", "equal", paths))
     mask = g.cast("pairs.mask", apart, "float32")
     bias = g.at("pairs").chain(mask, invert="sub", bias="scale")
     x = g.elementwise("paths.clip", "clip", paths)
-    x = g.embedding("paths", x, LONGEST_PATH + 1, HEADS)
+    x = g.embedding("paths", x, c.longest_path + 1, c.heads)
     for use in ("where", "mask", "shown"):
         x = g.elementwise(f"paths.{use}", "mul", x, mask)
     distances = g.input("atom_distances", (*pairs, 1))
-    spread = g.elementwise("distances.mask", "mul", _kernels(g.at("distances"), distances), mask)
-    y = g.linear("distances.0", spread, KERNELS)
-    y = g.linear("distances.1", g.elementwise("distances.act", "gelu", y), HEADS)
+    spread = _kernels(g.at("distances"), distances, c.kernels)
+    spread = g.elementwise("distances.mask", "mul", spread, mask)
+    y = g.linear("distances.0", spread, c.kernels)
+    y = g.linear("distances.1", g.elementwise("distances.act", "gelu", y), c.heads)
     for use in ("mask2", "shown"):
         y = g.elementwise(f"distances.{use}", "mul", y, mask)
     x = g.elementwise("pairs.sum", "add", g.elementwise("pairs.add", "add", y, x), bias)
-    x = g.reshape("pairs.heads", x, (packs, NODES, NODES, HEADS))
-    of_atom = g.reshape("distances.atoms", spread, (packs, NODES, NODES, KERNELS))
+    x = g.reshape("pairs.heads", x, (packs, c.nodes, c.nodes, c.heads))
+    of_atom = g.reshape("distances.atoms", spread, (packs, c.nodes, c.nodes, c.kernels))
     of_atom = g.reduce("distances.sum", "sum", of_atom, axis=2)
     return g.transpose("pairs.heads_first", x, (0, 3, 1, 2)), of_atom
 
@@ -114,6 +105,7 @@ def _messages(
     ends: graphs.Edges,
     of_node: graphs.Index,
     of_edge: graphs.Index,
+    c: Config,
     *,
     last: bool,
 ) -> State:
@@ -123,7 +115,7 @@ def _messages(
     received = graphs.take(g, "received", nodes, ends.targets)
     around = graphs.take(g, "edge.whole", whole, of_edge)
     x = g.concat("edge.concat", received, sent, edges, around, axis=2)
-    new_edges = _perceptron(g.at("edge"), x, 4 * EDGE, EDGE)
+    new_edges = _perceptron(g.at("edge"), x, 4 * c.edge, c.edge)
     new_edges = _drop_rows(g, "edge.dropout", new_edges)
     at_end = g.concat("at_end", new_edges, sent, axis=2)
     at_start = g.concat("at_start", new_edges, received, axis=2)
@@ -131,62 +123,59 @@ def _messages(
     leaving = graphs.total(g, "out", at_start, ends.sources)
     around = graphs.take(g, "node.whole", whole, of_node)
     x = g.concat("node.concat", arriving, leaving, nodes, around, axis=2)
-    new_nodes = _perceptron(g.at("node"), x, 4 * NODE, NODE)
+    new_nodes = _perceptron(g.at("node"), x, 4 * c.hidden, c.hidden)
     if not last:
         all_nodes = graphs.total(g, "whole.nodes", new_nodes, of_node)
         all_edges = graphs.total(g, "whole.edges", new_edges, of_edge)
         x = g.concat("whole.concat", whole, all_nodes, all_edges, axis=2)
-        x = _perceptron(g.at("whole"), x, 4 * GLOBAL, GLOBAL)
+        x = _perceptron(g.at("whole"), x, 4 * c.whole, c.whole)
         whole = g.elementwise("whole.add", "add", _drop_rows(g, "whole.dropout", x), whole)
     new_nodes = _drop_rows(g, "node.dropout", new_nodes)
     new_nodes = g.elementwise("node.add", "add", new_nodes, nodes)
     return new_nodes, g.elementwise("edge.add", "add", new_edges, edges), whole
 
 
-def _features(g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str) -> State:
+def _features(
+    g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str, c: Config
+) -> State:
     """Encode what is known of atoms and bonds."""
-    x = graphs.sum_of_embeddings(g.at("atoms"), atoms, ATOM_FEATURES, EMBEDDED)
-    known = [_perceptron(g.at("atoms.mlp"), x, 4 * NODE, NODE)]
-    degree = g.input("centrality_encoding", (packs, NODES), "int32")
-    known.append(g.embedding("centrality", degree, NODES + 1, EMBEDDED))
-    known.append(g.linear("distances.of_atom", of_atom, ENCODED, bias=False))
+    x = graphs.sum_of_embeddings(g.at("atoms"), atoms, c.atom_features, c.embedded)
+    known = [_perceptron(g.at("atoms.mlp"), x, 4 * c.hidden, c.hidden)]
+    degree = g.input("centrality_encoding", (packs, c.nodes), "int32")
+    known.append(g.embedding("centrality", degree, c.nodes + 1, c.embedded))
+    known.append(g.linear("distances.of_atom", of_atom, c.encoded, bias=False))
     for name, width in (
-        ("lap_eig_vals", EIGENVALUES),
-        ("lap_eig_vecs", EIGENVALUES),
-        ("random_walk_landing_probs", RANDOM_WALKS),
+        ("lap_eig_vals", c.eigenvalues),
+        ("lap_eig_vecs", c.eigenvalues),
+        ("random_walk_landing_probs", c.random_walks),
     ):
-        known.append(_encoded(g.at(f"{name}.encoder"), g.input(name, (packs, NODES, width))))
-    node = g.linear("node", g.concat("node.concat", *known, axis=2), NODE)
-    x = graphs.sum_of_embeddings(g.at("bonds"), bonds, BOND_FEATURES, EMBEDDED)
-    x = _perceptron(g.at("bonds.mlp"), x, 4 * EDGE, EDGE)
-    lengths = _kernels(g.at("lengths"), g.input("ogb_bond_lengths", (packs, EDGES, 1)))
-    x = g.concat("edge.concat", x, _encoded(g.at("lengths.encoder"), lengths), axis=2)
-    whole = g.parameter("whole.weight", (1, GLOBAL))
-    whole = g.expand("whole", whole, (packs, MOLECULES, GLOBAL))
-    return node, g.linear("edge", x, EDGE), g.copy("whole.copy", whole)
+        x = g.input(name, (packs, c.nodes, width))
+        known.append(_encoded(g.at(f"{name}.encoder"), x, c.encoded))
+    node = g.linear("node", g.concat("node.concat", *known, axis=2), c.hidden)
+    x = graphs.sum_of_embeddings(g.at("bonds"), bonds, c.bond_features, c.embedded)
+    x = _perceptron(g.at("bonds.mlp"), x, 4 * c.edge, c.edge)
+    lengths = _kernels(g.at("lengths"), g.input("ogb_bond_lengths", (packs, c.edges, 1)), c.kernels)
+    x = g.concat("edge.concat", x, _encoded(g.at("lengths.encoder"), lengths, c.encoded), axis=2)
+    whole = g.parameter("whole.weight", (1, c.whole))
+    whole = g.expand("whole", whole, (packs, c.molecules, c.whole))
+    return node, g.linear("edge", x, c.edge), g.copy("whole.copy", whole)
 
 
 @networks
-def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, str]:
+def gps_44m(g: GraphBuilder, batch: int, c: Config) -> tuple[str, str, str]:
     """GPS++ of 44 million weights, from packs to the errors of property, atoms and bonds."""
-    packs = batch
-    ends = graphs.edges_between(g, ("senders", "receivers"), (packs, EDGES), NODES, EMPTY_EDGES)
-    of_node = graphs.index(g, "node_graph_idx", (packs, NODES), MOLECULES)
-    of_edge = graphs.index(g, "edge_graph_idx", (packs, EDGES), MOLECULES, EMPTY_EDGES)
-    atoms = g.input("node_feat", (packs, NODES, len(ATOM_FEATURES)), "int32")
-    bonds = g.input("edge_feat", (packs, EDGES, len(BOND_FEATURES)), "int32")
-    bias, of_atom = _bias(g, packs)
-    state = _features(g, packs, atoms, bonds, of_atom)
-    shape = Shape(
-        hidden=NODE,
-        heads=HEADS,
-        feed_forward=FEED_FORWARD,
-        drops=("attention",),
-        fused_query_key_value=False,
-    )
-    for layer in range(layers):
-        own, nodes, last = g.at(f"layers.{layer}"), state[0], layer == layers - 1
-        x, edges, whole = _messages(own.at("mpnn"), state, ends, of_node, of_edge, last=last)
+    packs, names = batch, ("senders", "receivers")
+    ends = graphs.edges_between(g, names, (packs, c.edges), c.nodes, c.empty_edges)
+    of_node = graphs.index(g, "node_graph_idx", (packs, c.nodes), c.molecules)
+    of_edge = graphs.index(g, "edge_graph_idx", (packs, c.edges), c.molecules, c.empty_edges)
+    atoms = g.input("node_feat", (packs, c.nodes, len(c.atom_features)), "int32")
+    bonds = g.input("edge_feat", (packs, c.edges, len(c.bond_features)), "int32")
+    bias, of_atom = _bias(g, packs, c)
+    state = _features(g, packs, atoms, bonds, of_atom, c)
+    shape = Shape.of(c)
+    for layer in range(c.layers):
+        own, nodes, last = g.at(f"layers.{layer}"), state[0], layer == c.layers - 1
+        x, edges, whole = _messages(own.at("mpnn"), state, ends, of_node, of_edge, c, last=last)
         x = own.layer_norm("mpnn.norm", x)
         y = attention(own.at("attention"), nodes, shape, mask=bias)
         if layer:
@@ -198,10 +187,10 @@ def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, st
             y = _drop_molecules(own, "ffn.drop", y, of_node)
         state = own.layer_norm("norm", own.elementwise("ffn.add", "add", y, x)), edges, whole
     nodes, edges, _ = state
-    x = _perceptron(g.at("output"), graphs.total(g, "pool", nodes, of_node), 4 * GLOBAL, 1)
-    x = g.elementwise("error.sub", "sub", x, g.input("labels", (packs, MOLECULES, 1)))
+    x = _perceptron(g.at("output"), graphs.total(g, "pool", nodes, of_node), 4 * c.whole, 1)
+    x = g.elementwise("error.sub", "sub", x, g.input("labels", (packs, c.molecules, 1)))
     return (
         g.elementwise("error", "abs", x),
-        _guess(g, "guess.atoms", nodes, atoms, ATOM_FEATURES),
-        _guess(g, "guess.bonds", edges, bonds, BOND_FEATURES),
+        _guess(g, "guess.atoms", nodes, atoms, c.atom_features),
+        _guess(g, "guess.bonds", edges, bonds, c.bond_features),
     )

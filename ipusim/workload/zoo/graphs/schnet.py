@@ -6,40 +6,23 @@ products of filters and neighbours' features.
 """
 
 from ipusim.workload.zoo.layers.graphs import Edges, edges_between, index, take, total
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-ATOM_KINDS = 100
-SPACE = 3
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 @networks
-def schnet(
-    g: GraphBuilder,
-    batch: int,
-    *,
-    features: int = 100,
-    interactions: int = 4,
-    gaussians: int = 25,
-    atoms: int = 75,
-    neighbours: int = 28,
-) -> str:
-    """SchNet, from atoms, their places and neighbours to one energy per cluster.
-
-    Clusters are of 25 water molecules, the largest of the data set [assumed: every cluster takes
-    that many]. There are `interactions` rounds of messages from so many nearest neighbours;
-    `gaussians` functions spread a distance.
-    """
-    atoms *= batch
+def schnet(g: GraphBuilder, batch: int, c: Config) -> str:
+    """SchNet, from atoms, their places and neighbours to one energy per cluster."""
+    atoms = c.atoms * batch
     kinds = g.input("atoms", (atoms,), "int32")
-    places = g.input("positions", (atoms, SPACE))
-    count = atoms * neighbours
+    places = g.input("positions", (atoms, 3))
+    count = atoms * c.neighbours
     edges = edges_between(g, ("sources", "targets"), (count,), atoms)
     cluster_of_atom = index(g, "batch", (atoms,), batch)
-    x = g.embedding("embedding", kinds, ATOM_KINDS, features)
-    spread, cutoff = _distances(g, places, edges, gaussians)
-    for number in range(interactions):
-        x = _interaction(g.at(f"interactions.{number}"), x, spread, cutoff, edges, features)
-    x = _shifted_softplus(g, "lin1.act", g.linear("lin1", x, features // 2))
+    x = g.embedding("embedding", kinds, c.atom_kinds, c.features)
+    spread, cutoff = _distances(g, places, edges, c.gaussians)
+    for number in range(c.interactions):
+        x = _interaction(g.at(f"interactions.{number}"), x, spread, cutoff, edges, c.features)
+    x = _shifted_softplus(g, "lin1.act", g.linear("lin1", x, c.features // 2))
     x = g.linear("lin2", x, 1)
     return total(g, "readout", x, cluster_of_atom)
 

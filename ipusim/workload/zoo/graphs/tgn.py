@@ -10,13 +10,8 @@ the memory back.
 from dataclasses import dataclass
 
 from ipusim.workload.zoo.layers import graphs
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-WIKIPEDIA_NODES = 9227
-EDGE_FEATURES = 172
-MEMORY = 100
-TIME_FEATURES = 100
-HEADS = 2
 TIMES = 3
 """Whole numbers kept of a node: last update, time since the one before, other end of the event."""
 DIRECTIONS = 2
@@ -33,73 +28,58 @@ class _Memory:
 
 
 @networks
-def tgn(
-    g: GraphBuilder,
-    batch: int,
-    *,
-    nodes_per_event: int,
-    edges_per_event: int,
-    padding_per_event: int,
-    projects_nodes: bool,
-    split_memory: bool,
-) -> str:
-    """From a padded batch of events to scores of true and sampled pairs.
-
-    A batch has so many slots for nodes and edges per event, and one more, spare node; some edge
-    slots stay empty. With `projects_nodes` query, key and value are computed for every node and
-    then taken to the edges; else the nodes' rows are, and are projected there. With `split_memory`
-    features and direction of the memory are tables of their own.
-    """
+def tgn(g: GraphBuilder, batch: int, c: Config) -> str:
+    """From a padded batch of events to scores of true and sampled pairs."""
     events = batch
-    nodes, count = 1 + nodes_per_event * events, edges_per_event * events
+    nodes, count = 1 + c.nodes_per_event * events, c.edges_per_event * events
     event_times = g.input("batch_times", (events, 1), "int32")
-    event_features = g.input("batch_features", (events, EDGE_FEATURES))
+    event_features = g.input("batch_features", (events, c.edge_features))
     ids = g.input("node_ids", (nodes,), "int32")
     event_nodes = g.input("batch_idx", (3 * events,), "int32")
     most_recent = g.input("batch_most_recent", (2 * events,), "bool")
-    padding = padding_per_event * events
+    padding = c.padding_per_event * events
     edges = graphs.edges_between(g, ("edge_sources", "edge_targets"), (count,), nodes, padding)
     edge_times = g.input("edge_times", (count, 1), "int32")
-    edge_features = g.input("edge_features", (count, EDGE_FEATURES))
-    memory = _read_memory(g.at("memory"), ids, split=split_memory)
+    edge_features = g.input("edge_features", (count, c.edge_features))
+    memory = _read_memory(g.at("memory"), ids, c)
     x = memory.state
     since = graphs.take(g, "gnn.last_update", memory.last_update, edges.sources)
     since = g.elementwise("gnn.since", "sub", since, edge_times)
     since = g.cast("gnn.since.cast", since, "float32")
-    times = graphs.time_encoding(g.at("gnn.time"), since, TIME_FEATURES)
+    times = graphs.time_encoding(g.at("gnn.time"), since, c.time_features)
     attributes = g.concat("gnn.edges", edge_features, times, axis=1)
-    attend = _attend_at_nodes if projects_nodes else _attend_at_edges
-    x = attend(g.at("gnn.conv"), x, edges, attributes)
+    attend = _attend_at_nodes if c.projects_nodes else _attend_at_edges
+    x = attend(g.at("gnn.conv"), x, edges, attributes, c)
     events_from, true, sampled = g.split("events.roles", event_nodes, 3, axis=0)
     twice = g.concat("link.sources", events_from, events_from, axis=0)
     targets = g.concat("link.targets", true, sampled, axis=0)
     source, target = g.gather("link.source", x, twice), g.gather("link.target", x, targets)
     pairs = g.concat("link.pairs", source, target, axis=1)
-    hidden = g.elementwise("link.relu", "relu", g.linear("link.hidden", pairs, MEMORY))
+    hidden = g.elementwise("link.relu", "relu", g.linear("link.hidden", pairs, c.memory))
     scores = g.linear("link.output", hidden, 1)
     ends = g.concat("events.ends", events_from, true, axis=0)
     _write_memory(g.at("write"), memory, ids, ends, most_recent, event_times, event_features)
     return scores
 
 
-def _read_memory(g: GraphBuilder, ids: str, *, split: bool) -> _Memory:
+def _read_memory(g: GraphBuilder, ids: str, c: Config) -> _Memory:
     """Look the nodes up and bring their state up to date with the last event of each."""
-    rows = 1 + WIKIPEDIA_NODES
-    widths = (MEMORY, EDGE_FEATURES, DIRECTIONS)
+    rows = 1 + c.nodes
+    widths = (c.memory, c.edge_features, DIRECTIONS)
     times = g.parameter("times", (rows, TIMES), "state", "int32")
-    stored = widths if split else (sum(widths),)
+    stored = widths if c.split_memory else (sum(widths),)
     tables = tuple(
         g.parameter(f"table{part}", (rows, width), "state") for part, width in enumerate(stored)
     )
     read = g.gather("times.read", times, ids)
     last_update, since, other_ids = g.split("times.split", read, TIMES, axis=1)
     read = [g.gather(f"table{part}.read", table, ids) for part, table in enumerate(tables)]
-    if not split:
+    if not c.split_memory:
         read = list(g.split("fields", read[0], widths, axis=1))
     own, features, direction = read
     # The other end of the event: its state alone, which one wide table holds in its first columns.
     states = tables[0]
-    if not split:
+    if not c.split_memory:
         states, *_ = g.split("states", states, widths, axis=1)
     other = g.gather("other", states, g.reshape("other.ids", other_ids, g.shape(ids)))
     leaves, enters = g.split("direction", direction, DIRECTIONS, axis=1)
@@ -109,7 +89,7 @@ def _read_memory(g: GraphBuilder, ids: str, *, split: bool) -> _Memory:
         of_other = g.elementwise(f"end{end}.other", "mul", other, second)
         ends.append(g.elementwise(f"end{end}", "add", of_own, of_other))
     since = g.cast("since", since, "float32")
-    encoded = graphs.time_encoding(g.at("time"), since, TIME_FEATURES)
+    encoded = graphs.time_encoding(g.at("time"), since, c.time_features)
     message = g.concat("message", *ends, features, encoded, axis=1)
     state = graphs.gru_cell(g.at("gru"), own, message)
     return _Memory(state=state, last_update=last_update, tables=tables, times=times)
@@ -143,45 +123,51 @@ def _write_memory(
     g.write_slices("times", memory.times, times, chosen)
 
 
-def _attend_at_nodes(g: GraphBuilder, x: str, edges: graphs.Edges, attributes: str) -> str:
+def _attend_at_nodes(
+    g: GraphBuilder, x: str, edges: graphs.Edges, attributes: str, c: Config
+) -> str:
     """Graph transformer (arXiv 2009.03509) that shares the edges' projection by key and value."""
     count = g.shape(attributes)[0]
-    skip = g.linear("skip", x, MEMORY)
-    shared = g.linear("edge", attributes, MEMORY, bias=False)
-    query, keys = g.split("q_kv", g.linear("qkv", x, 3 * MEMORY), (MEMORY, 2 * MEMORY), axis=1)
+    skip = g.linear("skip", x, c.memory)
+    shared = g.linear("edge", attributes, c.memory, bias=False)
+    query, keys = g.split(
+        "q_kv", g.linear("qkv", x, 3 * c.memory), (c.memory, 2 * c.memory), axis=1
+    )
     query = graphs.take(g, "query", query, edges.targets)
     keys = graphs.take(g, "key_value", keys, edges.sources)
-    keys = g.reshape("key_value.pairs", keys, (count, 2, MEMORY))
-    shared = g.reshape("edge.pairs", shared, (count, 1, MEMORY))
+    keys = g.reshape("key_value.pairs", keys, (count, 2, c.memory))
+    shared = g.reshape("edge.pairs", shared, (count, 1, c.memory))
     keys = g.elementwise("key_value.add", "add", keys, shared)
-    keys = g.reshape("k_v.rows", keys, (count, 2 * MEMORY))
+    keys = g.reshape("k_v.rows", keys, (count, 2 * c.memory))
     key, value = g.split("k_v", keys, 2, axis=1)
-    return _attend(g, query, key, value, skip, edges)
+    return _attend(g, query, key, value, skip, edges, c.heads)
 
 
-def _attend_at_edges(g: GraphBuilder, x: str, edges: graphs.Edges, attributes: str) -> str:
+def _attend_at_edges(
+    g: GraphBuilder, x: str, edges: graphs.Edges, attributes: str, c: Config
+) -> str:
     """As PyTorch Geometric's TransformerConv runs on rows already taken to the edges."""
     at_target = graphs.take(g, "x_target", x, edges.targets)
     at_source = graphs.take(g, "x_source", x, edges.sources)
-    shared = g.linear("edge", attributes, MEMORY, bias=False)
-    query = g.linear("query", at_target, MEMORY)
-    key = g.elementwise("key.edge", "add", g.linear("key", at_source, MEMORY), shared)
-    value = g.elementwise("value.edge", "add", g.linear("value", at_source, MEMORY), shared)
-    skip = g.linear("skip", x, MEMORY)
-    return _attend(g, query, key, value, skip, edges)
+    shared = g.linear("edge", attributes, c.memory, bias=False)
+    query = g.linear("query", at_target, c.memory)
+    key = g.elementwise("key.edge", "add", g.linear("key", at_source, c.memory), shared)
+    value = g.elementwise("value.edge", "add", g.linear("value", at_source, c.memory), shared)
+    skip = g.linear("skip", x, c.memory)
+    return _attend(g, query, key, value, skip, edges, c.heads)
 
 
 def _attend(
-    g: GraphBuilder, query: str, key: str, value: str, skip: str, edges: graphs.Edges
+    g: GraphBuilder, query: str, key: str, value: str, skip: str, edges: graphs.Edges, heads: int
 ) -> str:
     count, features = g.shape(query)
-    heads = (count, HEADS, features // HEADS)
+    apart = (count, heads, features // heads)
     scores = g.elementwise("query_key", "mul", query, key)
-    scores = g.reshape("query_key.heads", scores, heads)
+    scores = g.reshape("query_key.heads", scores, apart)
     scores = g.elementwise("scale", "scale", g.reduce("scores", "sum", scores, axis=2))
     weights = graphs.softmax_at_targets(g.at("softmax"), scores, edges)
     weights = g.column("weights", g.dropout("dropout", weights))
-    message = g.elementwise("message", "mul", g.reshape("value.heads", value, heads), weights)
+    message = g.elementwise("message", "mul", g.reshape("value.heads", value, apart), weights)
     message = g.reshape("message.rows", message, (count, features))
     summed = graphs.total(g, "sum", message, edges.targets)
     return g.elementwise("add", "add", skip, summed)

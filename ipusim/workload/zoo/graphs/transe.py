@@ -7,30 +7,25 @@ adds the projection of fixed features, sends tails to all other chips, and score
 every tail that it received, its own among them.
 """
 
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-RELATIONS = 1392
-"""1,387, rounded up to a multiple of 16 shards."""
-FEATURES = 768
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 @networks
-def transe_256(g: GraphBuilder, batch: int, width: int = 256, tails: int = 16 * 96) -> str:
+def transe_256(g: GraphBuilder, batch: int, c: Config) -> str:
     """TransE, one of 16 shards: from numbers of rows to scores (triples, tails) of one chip.
 
-    An item is a true triple, `width` the elements of an embedding; `tails` are those that a chip
-    scores, 96 from each of 16 chips. It reads as many rows to lend.
+    An item is a true triple. A chip reads as many rows to lend as there are tails that it scores.
     """
     heads = g.input("head", (batch,), "int32")
     relations = g.input("relation", (batch,), "int32")
-    lent = g.input("a2a", (tails,), "int32")
-    rows = batch + tails
-    entities = g.streamed("entities", (rows, width), dtype="float16")
-    features = g.streamed("features", (rows, FEATURES), dtype="float16", trained=False)
+    lent = g.input("a2a", (c.tails,), "int32")
+    rows = batch + c.tails
+    entities = g.streamed("entities", (rows, c.width), dtype="float16")
+    features = g.streamed("features", (rows, c.features), dtype="float16", trained=False)
     entities = g.cast("entities.cast", entities, "float32")
     features = g.cast("features.cast", features, "float32")
-    weight = g.parameter("feature_projection", (FEATURES, width))
-    table = g.parameter("relation_embedding", (RELATIONS, width))
+    weight = g.parameter("feature_projection", (c.features, c.width))
+    table = g.parameter("relation_embedding", (c.relations, c.width))
     hidden = {}
     for part in ("head", "tail"):
         projected = g.matmul(f"{part}.projection", features, weight)

@@ -6,13 +6,11 @@ as one tensor (`transformer`).
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from ipusim.errors import check_name
 from ipusim.workload.zoo.layers import transformer
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-VOCABULARY = 30522
 POSITIONS = 512
 TOKEN_TYPES = 2
 SPAN_ENDS = 2
@@ -32,47 +30,36 @@ def encoder(g: GraphBuilder, x: str, shape: transformer.Shape, mask: str, *, lay
 
 @networks
 def bert(
-    g: GraphBuilder,
-    batch: int,
-    *,
-    tokens: int,
-    head: str = "none",
-    masked_tokens: int = 20,
-    vocabulary: int = VOCABULARY,
-    packed: int = 1,
-    encoder: Encoder = encoder,
-    layers: int,
-    **layer: Any,
+    g: GraphBuilder, batch: int, c: Config, encoder: Encoder = encoder
 ) -> str | tuple[str, str]:
     """BERT, or with another encoder another, from token numbers (N, T) to what its head computes.
 
     With no `head` the tokens (N, T, H) and the pooled (N, H), of the hidden state of the first
     token and a dense layer with tanh; for question answering scores (N, 2, T) of start and end; for
-    pre-training scores of the `masked_tokens` of each item (N x masked, vocabulary) and of the next
-    sentence (N x sequences, 2). An item may hold `packed` sequences; above 1 tokens attend only to
-    their own, and each has a first token. All layers have one `Shape`.
+    pre-training scores of the masked tokens of each item (N x masked, vocabulary) and of the next
+    sentence (N x sequences, 2). All layers have one `Shape`.
     """
     transformer.check_count(
-        g, "Sequence length", tokens, POSITIONS, "the positions that a BERT learns"
+        g, "Sequence length", c.tokens, POSITIONS, "the positions that a BERT learns"
     )
-    check_name("head of a BERT", head, HEADS)
-    for what, number in (("Masked tokens", masked_tokens), ("Sequences", packed)):
-        transformer.check_count(g, f"{what} per item", number, tokens, "the sequence length")
-    shape = transformer.Shape(**layer)
-    size = (batch, tokens)
+    check_name("head of a BERT", c.head, HEADS)
+    for what, number in (("Masked tokens", c.masked_tokens), ("Sequences", c.packed)):
+        transformer.check_count(g, f"{what} per item", number, c.tokens, "the sequence length")
+    shape = transformer.Shape.of(c)
+    size = (batch, c.tokens)
     ids, types = (g.input(name, size, "int32") for name in ("input_ids", "token_type_ids"))
-    add_mask = transformer.packed_mask if packed > 1 else transformer.additive_mask
+    add_mask = transformer.packed_mask if c.packed > 1 else transformer.additive_mask
     mask = add_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
-    x = embed(g.at("embeddings"), ids, vocabulary, shape, types)
-    x = encoder(g, x, shape, mask, layers=layers)
-    if head == "question_answering":
+    x = embed(g.at("embeddings"), ids, c.vocabulary, shape, types)
+    x = encoder(g, x, shape, mask, layers=c.layers)
+    if c.head == "question_answering":
         return g.transpose("qa_outputs.ends_first", g.linear("qa_outputs", x, SPAN_ENDS), (0, 2, 1))
     # Dense layer on the first token of each sequence; a pack has them all in one place.
-    first = transformer.first_tokens(g, "pooler.first_token", x, packed)
+    first = transformer.first_tokens(g, "pooler.first_token", x, c.packed)
     pooled = g.elementwise("pooler.tanh", "tanh", g.linear("pooler.dense", first, shape.hidden))
-    if head == "none":
+    if c.head == "none":
         return x, pooled
-    masked = transformer.first_tokens(g, "cls.predictions.masked", x, masked_tokens)
+    masked = transformer.first_tokens(g, "cls.predictions.masked", x, c.masked_tokens)
     words = g.full_name("embeddings.word_embeddings.weight")
     scores = _masked_language_model(g.at("cls.predictions"), masked, words)
     return scores, g.linear("cls.seq_relationship", pooled, 2)

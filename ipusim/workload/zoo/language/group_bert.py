@@ -8,16 +8,13 @@ has a batch norm; no dropout.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.speech import conv_along_time
 from ipusim.workload.zoo.layers.transformer import Shape, attention
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-FEED_FORWARD_GROUPS = 4
-CONV_GROUP_SIZE = 16
-CONV_KERNEL = 7
+FEED_FORWARD_GROUPS, CONV_GROUP_SIZE, CONV_KERNEL = 4, 16, 7
 
 Module = Callable[[GraphBuilder, str, Shape], str]
 """Adds one module: builder, activations, shape."""
@@ -60,6 +57,6 @@ def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) ->
 
 
 @networks
-def group_bert(g: GraphBuilder, batch: int, **config: Any) -> str | tuple[str, str]:
+def group_bert(g: GraphBuilder, batch: int, c: Config) -> str | tuple[str, str]:
     """GroupBERT: a BERT with these layers."""
-    return bert.bert(g, batch, encoder=encoder, **config)
+    return bert.bert(g, batch, c, encoder)

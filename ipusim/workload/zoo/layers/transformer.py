@@ -8,7 +8,7 @@ from three.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ class Shape:
     """Sizes and settings of the layers of a transformer.
 
     The feed-forward layers have four times the hidden features where `feed_forward` is 0; a head
-    has `head_size` features where they are not an equal share of the hidden ones.
+    has `head_size` features where that is not 0, otherwise an equal share of the hidden ones.
 
     In training elements are dropped at the places `drops`: "attention" weights, "inner" for what
     follows the activation inside the feed-forward layers, "output" at the end of each half of a
@@ -52,7 +52,13 @@ class Shape:
     activation: str = "gelu"
     wide_mask: bool = False
     divides_scores: bool = False
-    head_size: int | None = None
+    head_size: int = 0
+
+    @classmethod
+    def of(cls, settings: object) -> Shape:
+        """Return the shape that the settings of a network give, among others."""
+        said = vars(settings)
+        return cls(**{one.name: said[one.name] for one in fields(cls) if one.name in said})
 
     def __post_init__(self) -> None:
         check_name("activation of a transformer", self.activation, ACTIVATIONS)

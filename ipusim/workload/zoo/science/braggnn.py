@@ -9,14 +9,7 @@ convolutions and five dense layers. Names follow that code.
 from math import prod
 
 from ipusim.workload.zoo.layers import cnn
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-PATCH_SIZE = 11
-CROP_SIZE = 15
-"""Side of a stored crop: a patch, and two pixels on every side to shift it in."""
-CONV_CHANNELS = (64, 32, 8)
-DENSE_UNITS = (16, 8, 4, 2)
-COORDINATES = 2
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 def _non_local_block(g: GraphBuilder, x: str) -> str:
@@ -35,14 +28,14 @@ def _non_local_block(g: GraphBuilder, x: str) -> str:
     return g.elementwise("residual", "add", out, x)
 
 
-def _shift_and_crop(g: GraphBuilder, crops: str) -> str:
+def _shift_and_crop(g: GraphBuilder, crops: str, c: Config) -> str:
     """Move each patch by random whole pixels and cut it out of its crop."""
     batch, channels, *_ = g.shape(crops)
-    pixels = PATCH_SIZE**2
+    pixels = c.patch_size**2
     # The port (github daman-khaira/BraggNN_IPU at 3de617c, ``model.py``) draws the shifts on the
     # chip and looks pixels up one by one in all crops of the batch. Drawing random numbers costs
     # what dropping out does.
-    drawn = g.elementwise("shift.draw", "dropout", g.input("peaks", (batch, COORDINATES)))
+    drawn = g.elementwise("shift.draw", "dropout", g.input("peaks", (batch, c.coordinates)))
     corners = g.cast("shift.whole", drawn, "int32")
     corner = g.narrow("shift.corner", corners, axis=1, size=1)
     places = g.constant("shift.places", (1, pixels), "int32")
@@ -50,7 +43,7 @@ def _shift_and_crop(g: GraphBuilder, crops: str) -> str:
     indices = g.elementwise("shift.index", "add", repeated, places)
     table = g.reshape("crop.table", crops, (prod(g.shape(crops)), 1))
     cut = g.gather("crop", table, g.reshape("crop.indices", indices, (batch * pixels,)))
-    return g.reshape("crop.patches", cut, (batch, channels, PATCH_SIZE, PATCH_SIZE))
+    return g.reshape("crop.patches", cut, (batch, channels, c.patch_size, c.patch_size))
 
 
 def _scale(g: GraphBuilder, x: str) -> str:
@@ -64,27 +57,27 @@ def _scale(g: GraphBuilder, x: str) -> str:
 
 
 @networks
-def braggnn(g: GraphBuilder, batch: int, *, crops: bool = False, scales: bool = False) -> str:
+def braggnn(g: GraphBuilder, batch: int, c: Config) -> str:
     """BraggNN, from patches (N, 1, 11, 11) to centres (N, 2): column first, fractions of the patch.
 
     It may scale its patches on the chip, and cut them by a random shift out of `crops` (N, 1, 15,
     15) before that, given positions of peaks (N, 2) in them: the final dataflow of the port. The
     shift of the targets, 2 numbers per patch, is left out.
     """
-    name, side = ("crops", CROP_SIZE) if crops else ("patches", PATCH_SIZE)
+    name, side = ("crops", c.crop_size) if c.crops else ("patches", c.patch_size)
     x = g.input(name, (batch, 1, side, side))
-    if crops:
-        x = _shift_and_crop(g, x)
-    if scales:
+    if c.crops:
+        x = _shift_and_crop(g, x, c)
+    if c.scales:
         x = _scale(g, x)
-    x = g.conv("cnn_layers_1", x, CONV_CHANNELS[0], 3, bias=True)
+    x = g.conv("cnn_layers_1", x, c.conv_channels[0], 3, bias=True)
     x = _non_local_block(g.at("nlb"), x)
     x = g.elementwise("nlb.activation", "leaky_relu", x)
-    for number, channels in enumerate(CONV_CHANNELS[1:], start=2):
+    for number, channels in enumerate(c.conv_channels[1:], start=2):
         x = g.conv(f"cnn_layers_{number}", x, channels, 3, bias=True)
         x = g.elementwise(f"cnn_layers_{number}.activation", "leaky_relu", x)
     x = g.flatten("flatten", x)
-    for number, units in enumerate(DENSE_UNITS, start=1):
+    for number, units in enumerate(c.dense_units, start=1):
         x = g.linear(f"dense_layers.{number}", x, units)
         x = g.elementwise(f"dense_layers.{number}.activation", "leaky_relu", x)
-    return g.linear("dense_layers.out", x, COORDINATES)
+    return g.linear("dense_layers.out", x, c.coordinates)

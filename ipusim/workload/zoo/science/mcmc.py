@@ -6,18 +6,15 @@ on the chip. Every leapfrog step takes the gradient over all data items; then mo
 move, and the normal prior pulls weights back, which is what momentum SGD with decay does.
 """
 
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-FEATURES = 22
-UNITS = 40
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 @networks
-def mcmc_bnn(g: GraphBuilder, batch: int) -> str:
+def mcmc_bnn(g: GraphBuilder, batch: int, c: Config) -> str:
     """Bayesian network of the MCMC example, from all data items to their log likelihood (1,)."""
-    x = g.constant("features", (batch, FEATURES))
+    x = g.constant("features", (batch, c.features))
     x = g.elementwise("normalise", "scale", x)
-    x = g.elementwise("tanh", "tanh", g.linear("w1", x, UNITS))
+    x = g.elementwise("tanh", "tanh", g.linear("w1", x, c.units))
     x = g.linear("w2", x, 1)
     x = g.elementwise("w3", "mul", x, g.parameter("w3.weight", (1,)))
     x = g.elementwise("b3", "add", x, g.parameter("b3.bias", (1,)))

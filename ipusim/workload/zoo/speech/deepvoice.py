@@ -6,16 +6,7 @@ Absolute errors are trained as squares; masks of the losses are left out.
 """
 
 from ipusim.workload.zoo.layers.speech import conv_along_time, gated
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-CHARACTERS, FRAMES, MELS = 80, 106, 80
-SYMBOLS = 120
-"""Characters, punctuation, phonemes, padding and end."""
-
-EMBEDDING, SPEAKERS, SPEAKER = 256, 108, 16
-ENCODER, DECODER, ATTENTION = 128, 256, 256
-BINS = 513
-TAPS = 5
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 def _add_speaker(g: GraphBuilder, name: str, x: str, speaker: str) -> str:
@@ -24,10 +15,10 @@ def _add_speaker(g: GraphBuilder, name: str, x: str, speaker: str) -> str:
     return g.elementwise(name, "add", x, g.elementwise(f"{name}.tanh", "tanh", y))
 
 
-def _block(g: GraphBuilder, x: str, speaker: str | None, *, causal: bool) -> str:
+def _block(g: GraphBuilder, x: str, speaker: str | None, taps: int, *, causal: bool) -> str:
     """Add a gated residual convolution; the speaker joins before the gate."""
     y = g.dropout("dropout", x)
-    y = conv_along_time(g, "conv", y, 2 * g.shape(x)[2], TAPS, causal=causal)
+    y = conv_along_time(g, "conv", y, 2 * g.shape(x)[2], taps, causal=causal)
     if speaker is None:
         y = gated(g, "gated", y)
     else:
@@ -38,16 +29,16 @@ def _block(g: GraphBuilder, x: str, speaker: str | None, *, causal: bool) -> str
     return g.elementwise("scale", "scale", g.elementwise("add", "add", y, x))
 
 
-def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
+def _attend(g: GraphBuilder, query: str, key: str, value: str, features: int) -> str:
     """Add attention of frames (N, F, C) over characters (N, T, E), with one head."""
 
     def placed(part: str, x: str) -> str:
         table = g.constant(f"{part}_positions", g.shape(x)[1:])
         return g.elementwise(f"{part}_placed", "add", x, table)
 
-    keys = g.linear("key", placed("key", key), ATTENTION, bias=False)
-    queries = g.linear("query", placed("query", query), ATTENTION, bias=False)
-    values = g.linear("value", value, ATTENTION, bias=False)
+    keys = g.linear("key", placed("key", key), features, bias=False)
+    queries = g.linear("query", placed("query", query), features, bias=False)
+    values = g.linear("value", value, features, bias=False)
     scores = g.matmul("scores", queries, keys, transpose_b=True)
     weights = g.dropout("dropout", g.softmax("softmax", scores))
     y = g.elementwise("root", "scale", g.matmul("context", weights, values))
@@ -56,38 +47,38 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
 
 
 @networks
-def deepvoice3(g: GraphBuilder, batch: int) -> tuple[str, str, str]:
+def deepvoice3(g: GraphBuilder, batch: int, c: Config) -> tuple[str, str, str]:
     """Deep Voice 3 as it is trained, from text (N, 80), frames, speakers to both spectrograms."""
-    text = g.input("text", (batch, CHARACTERS), "int32")
-    frames = g.input("frames", (batch, FRAMES, MELS))
+    text = g.input("text", (batch, c.characters), "int32")
+    frames = g.input("frames", (batch, c.frames, c.mels))
     who = g.input("speaker", (batch, 1), "int32")
-    speaker = g.gather("speaker.embed", g.parameter("speaker.table", (SPEAKERS, SPEAKER)), who)
-    table = g.parameter("text.table", (SYMBOLS, EMBEDDING))
+    speaker = g.gather("speaker.embed", g.parameter("speaker.table", (c.speakers, c.speaker)), who)
+    table = g.parameter("text.table", (c.symbols, c.embedding))
     embedded = _add_speaker(g, "text.speaker", g.gather("text.embed", table, text), speaker)
-    x = g.elementwise("encoder.in.act", "relu", g.linear("encoder.in", embedded, ENCODER))
+    x = g.elementwise("encoder.in.act", "relu", g.linear("encoder.in", embedded, c.encoder))
     for layer in range(7):
-        x = _block(g.at(f"encoder.{layer}"), x, speaker, causal=False)
-    x = g.elementwise("encoder.out.act", "relu", g.linear("encoder.out", x, EMBEDDING))
+        x = _block(g.at(f"encoder.{layer}"), x, speaker, c.taps, causal=False)
+    x = g.elementwise("encoder.out.act", "relu", g.linear("encoder.out", x, c.embedding))
     key = _add_speaker(g, "encoder.speaker", x, speaker)
     value = g.elementwise("encoder.value.add", "add", embedded, key)
     value = g.elementwise("encoder.value", "scale", value)
     x = frames
-    for layer, features in enumerate((128, DECODER)):
+    for layer, features in enumerate((128, c.decoder)):
         x = g.dropout(f"decoder.in{layer}.dropout", x)
         x = _add_speaker(g, f"decoder.in{layer}.speaker", x, speaker)
         x = g.linear(f"decoder.in{layer}", x, features)
         x = g.elementwise(f"decoder.in{layer}.act", "relu", x)
     for layer in range(4):
-        x = _block(g.at(f"decoder.{layer}"), x, speaker, causal=True)
+        x = _block(g.at(f"decoder.{layer}"), x, speaker, c.taps, causal=True)
         if layer in (0, 3):
-            y = _attend(g.at(f"decoder.{layer}.attention"), x, key, value)
+            y = _attend(g.at(f"decoder.{layer}.attention"), x, key, value, c.attention)
             x = g.elementwise(f"decoder.{layer}.join", "add", x, y)
             x = g.elementwise(f"decoder.{layer}.joined", "scale", x)
-    mel = gated(g, "mel.gated", g.linear("mel", x, 2 * MELS))
+    mel = gated(g, "mel.gated", g.linear("mel", x, 2 * c.mels))
     mel = g.elementwise("mel.act", "sigmoid", mel)
     done = g.elementwise("done.act", "sigmoid", g.linear("done", x, 1))
     for layer in range(6):
-        x = _block(g.at(f"converter.{layer}"), x, None, causal=False)
-    x = g.elementwise("converter.act", "relu", g.linear("converter.dense", x, DECODER))
-    linear = g.elementwise("spectrum.act", "sigmoid", g.linear("spectrum", x, BINS))
+        x = _block(g.at(f"converter.{layer}"), x, None, c.taps, causal=False)
+    x = g.elementwise("converter.act", "relu", g.linear("converter.dense", x, c.decoder))
+    linear = g.elementwise("spectrum.act", "sigmoid", g.linear("spectrum", x, c.bins))
     return mel, linear, done

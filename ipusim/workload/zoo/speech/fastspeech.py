@@ -7,22 +7,16 @@ symbols accordingly and decode mel frames; both train on sequences padded to 189
 frames.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from ipusim.workload.zoo.layers.speech import conv_along_time, multiply_lengths
 from ipusim.workload.zoo.layers.transformer import Shape, attention
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-SYMBOLS, FRAMES, MELS = 189, 870, 80
-HIDDEN, KERNEL = 384, 3
-PREDICTOR = 256
+KERNEL = 3
 
 
-def _block(g: GraphBuilder, x: str, shape: Shape, *, masks: tuple[str, str], config: Config) -> str:
+def _block(g: GraphBuilder, x: str, shape: Shape, *, masks: tuple[str, str], c: Config) -> str:
     """Add attention and two convolutions, each with residual, norm and mask."""
     mask, scores_mask = masks
     y = attention(g.at("attention"), x, shape, mask=scores_mask)
@@ -30,11 +24,11 @@ def _block(g: GraphBuilder, x: str, shape: Shape, *, masks: tuple[str, str], con
     x = g.layer_norm("attention.norm", y)
     x = g.elementwise("attention.masked", "mul", x, mask)
     y = conv_along_time(g, "conv1", x, shape.inner, KERNEL)
-    if config.postnet:
+    if c.postnet:
         y = g.elementwise("conv1.masked", "mul", y, mask)
-    y = _activate(g, "conv1.act", y, config.activation, trained=config.given_variance)
+    y = _activate(g, "conv1.act", y, c.conv_activation, trained=c.given_variance)
     y = conv_along_time(g, "conv2", y, shape.hidden, KERNEL)
-    if config.postnet:
+    if c.postnet:
         y = g.elementwise("conv2.masked", "mul", y, mask)
     y = g.dropout("conv2.dropout", y)
     y = g.elementwise("conv2.add", "add", y, x)
@@ -59,11 +53,11 @@ def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: b
     return g.elementwise(name, "mul", x, g.elementwise(f"{name}.tanh", "tanh", y))
 
 
-def _predictor(g: GraphBuilder, x: str, mask: str) -> str:
+def _predictor(g: GraphBuilder, x: str, mask: str, features: int) -> str:
     """Add the prediction of one value per symbol: (N, T, H) to (N, T)."""
     x = g.elementwise("mask_in", "mul", x, mask)
     for layer in range(2):
-        x = conv_along_time(g, f"conv{layer}", x, PREDICTOR, KERNEL)
+        x = conv_along_time(g, f"conv{layer}", x, features, KERNEL)
         x = g.elementwise(f"act{layer}", "relu", x)
         x = g.layer_norm(f"norm{layer}", x)
         x = g.dropout(f"dropout{layer}", x)
@@ -85,70 +79,43 @@ def _add_positions(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(name, "add", x, table)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """What distinguishes the two networks, and their forms.
-
-    Encoder and decoder have so many layers each. `embedding_kernel` is the taps of the convolutions
-    that embed pitch and energy. With a `postnet` five convolutions refine the mel frames, and
-    symbols are repeated by a lookup (FastSpeech 2) instead of a product (FastPitch). With
-    `given_variance` durations, pitch and energy come from the host, as in training.
-    """
-
-    symbols: int
-    layers: int
-    heads: int
-    feed_forward: int
-    activation: str
-    predicts_energy: bool
-    embedding_kernel: int
-    postnet: bool
-    given_variance: bool = False
-    head_size: int | None = None
-
-
 @networks
-def fastspeech(g: GraphBuilder, batch: int, **given: Any) -> tuple[str, ...]:
-    """FastSpeech, from symbols (N, 189) to mel frames and predicted values; see `Config`."""
-    config = Config(**given)
-    shape = Shape(
-        hidden=HIDDEN,
-        heads=config.heads,
-        feed_forward=config.feed_forward,
-        fused_query_key_value=config.head_size is not None,
-        head_size=config.head_size,
-    )
-    ids = g.input("symbols", (batch, SYMBOLS), "int32")
-    table = g.parameter("symbols.table", (config.symbols, HIDDEN))
+def fastspeech(g: GraphBuilder, batch: int, c: Config) -> tuple[str, ...]:
+    """FastSpeech, from symbols (N, 189) to mel frames and predicted values."""
+    shape = Shape.of(c)
+    ids = g.input("symbols", (batch, c.tokens), "int32")
+    table = g.parameter("symbols.table", (c.symbols, c.hidden))
     mask, away = _masks(g.at("symbols.mask"), ids)
     x = _add_positions(g, "symbols.positions", g.gather("symbols.embed", table, ids))
-    for layer in range(config.layers):
-        x = _block(g.at(f"encoder.{layer}"), x, shape, masks=(mask, away), config=config)
-    durations = _predictor(g.at("duration"), x, mask)
-    kinds = ("pitch", "energy") if config.predicts_energy else ("pitch",)
-    values = {kind: _predictor(g.at(kind), x, mask) for kind in kinds}
+    for layer in range(c.layers):
+        x = _block(g.at(f"encoder.{layer}"), x, shape, masks=(mask, away), c=c)
+    durations = _predictor(g.at("duration"), x, mask, c.predictor)
+    kinds = ("pitch", "energy") if c.predicts_energy else ("pitch",)
+    values = {kind: _predictor(g.at(kind), x, mask, c.predictor) for kind in kinds}
     for kind, value in values.items():
-        source = g.input(f"{kind}.given", (batch, SYMBOLS)) if config.given_variance else value
+        source = g.input(f"{kind}.given", (batch, c.tokens)) if c.given_variance else value
         y = g.column(f"{kind}.column", source)
-        y = conv_along_time(g, f"{kind}.embed", y, HIDDEN, config.embedding_kernel)
-        if config.predicts_energy:
+        y = conv_along_time(g, f"{kind}.embed", y, c.hidden, c.embedding_kernel)
+        if c.predicts_energy:
             y = g.dropout(f"{kind}.dropout", y)
         x = g.elementwise(f"{kind}.add", "add", x, y)
-    if config.postnet:
+    if c.postnet:
         # Which symbol each frame repeats is taken as known; the durations behind it cost little.
-        symbols = g.constant("lengths.rows", (batch, FRAMES), "int32")
-        x = g.gather("lengths", g.reshape("lengths.table", x, (batch * SYMBOLS, HIDDEN)), symbols)
+        symbols = g.constant("lengths.rows", (batch, c.frames), "int32")
+        x = g.gather(
+            "lengths", g.reshape("lengths.table", x, (batch * c.tokens, c.hidden)), symbols
+        )
     else:
-        x = multiply_lengths(g, "lengths", x, FRAMES, g.input("lengths.ends", (batch, SYMBOLS)))
-    lasting = g.constant("frames.present", (batch, FRAMES), "int32")
+        x = multiply_lengths(g, "lengths", x, c.frames, g.input("lengths.ends", (batch, c.tokens)))
+    lasting = g.constant("frames.present", (batch, c.frames), "int32")
     mask, away = _masks(g.at("frames.mask"), lasting)
     x = _add_positions(g, "frames.positions", x)
-    for layer in range(config.layers):
-        x = _block(g.at(f"decoder.{layer}"), x, shape, masks=(mask, away), config=config)
-    mel = g.linear("mel", x, MELS)
+    for layer in range(c.layers):
+        x = _block(g.at(f"decoder.{layer}"), x, shape, masks=(mask, away), c=c)
+    mel = g.linear("mel", x, c.mels)
     outputs = [mel, durations, *values.values()]
-    if config.postnet:
-        outputs.insert(1, _postnet(g, mel, mask, trained=config.given_variance))
+    if c.postnet:
+        outputs.insert(1, _postnet(g, mel, mask, trained=c.given_variance))
     return tuple(outputs)
 
 
@@ -179,7 +146,8 @@ def _postnet(g: GraphBuilder, mel: str, mask: str, *, trained: bool) -> str:
     """Add what five convolutions correct in the mel frames, as Tacotron 2 does."""
     y, last = mel, 4
     for layer in range(last + 1):
-        y = conv_along_time(g, f"postnet.conv{layer}", y, 512 if layer < last else MELS, 5)
+        features = 512 if layer < last else g.shape(mel)[2]
+        y = conv_along_time(g, f"postnet.conv{layer}", y, features, 5)
         # These norms are those of Keras, not the IPU's: in training, in float32, they are a fused
         # norm as well, and in inference, in float16, they are not.
         norm = g.layer_norm if trained else partial(_keras_norm, g)

@@ -5,15 +5,13 @@ its defaults: two layers of 256 units on 200 steps of 16 values, and a dense lay
 output.
 """
 
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-STEPS, FEATURES, HIDDEN, LAYERS = 200, 16, 256, 2
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 @networks
-def lstm_2_layers(g: GraphBuilder, batch: int) -> str:
+def lstm_2_layers(g: GraphBuilder, batch: int, c: Config) -> str:
     """Two LSTM layers and a dense layer, from sequences (200, N, 16) to one value each."""
-    x = g.input("sequence", (STEPS, batch, FEATURES))
-    for layer in range(LAYERS):
-        x = g.recurrent(f"lstm{layer}", x, HIDDEN, sequence=layer < LAYERS - 1)
+    x = g.input("sequence", (c.steps, batch, c.features))
+    for layer in range(c.layers):
+        x = g.recurrent(f"lstm{layer}", x, c.hidden, sequence=layer < c.layers - 1)
     return g.linear("dense", x, 1)

@@ -5,18 +5,10 @@ speech/transformer_transducer/popart/training: attention is computed head by hea
 learnt scale, and the joint network runs over 15 steps at a time.
 """
 
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-FEATURES = 240
-"""Three frames of 80 mel bands."""
-
-TAPS, STRIDE = 16, 2
-SYMBOLS = 1024
-PREDICTION, JOINT = 512, 512
 FIXED = {"scale": "constant", "shift": "constant"}
 """Vectors of the norms."""
-JOINT_STEPS = 15
-"""Steps that the joint network takes at a time (conf_utils.py, joint-net-split-size)."""
 
 
 def _attention(g: GraphBuilder, x: str, heads: int) -> str:
@@ -36,17 +28,18 @@ def _attention(g: GraphBuilder, x: str, heads: int) -> str:
     return g.linear("output", g.concat("join", *contexts, axis=2), hidden, bias=False)
 
 
-def _encode(g: GraphBuilder, x: str, layers: int, hidden: int, heads: int) -> str:
+def _encode(g: GraphBuilder, x: str, c: Config) -> str:
     """Add the transcription network: (N, 240, T) to (N, steps, H)."""
-    before = {"padding": TAPS - 1, "padding_upper": 0}
-    x = g.conv("subsample", x, hidden, TAPS, stride=STRIDE, bias=True, **before)
+    hidden = c.hidden
+    before = {"padding": c.taps - 1, "padding_upper": 0}
+    x = g.conv("subsample", x, hidden, c.taps, stride=c.stride, bias=True, **before)
     batch, _, steps = g.shape(x)
     positions = g.constant("encoder.positions", (hidden, steps))
     x = g.elementwise("encoder.place", "add", x, positions)
     x = g.reshape("encoder.rows", x, (batch, steps, hidden))
-    for layer in range(layers):
+    for layer in range(c.layers):
         block = g.at(f"encoder.{layer}")
-        y = _attention(block.at("attention"), x, heads)
+        y = _attention(block.at("attention"), x, c.heads)
         x = block.layer_norm("norm1", block.elementwise("add1", "add", y, x), FIXED)
         y = block.elementwise("act", "relu", block.linear("up", x, 4 * hidden))
         y = block.dropout("dropout", y)
@@ -55,32 +48,32 @@ def _encode(g: GraphBuilder, x: str, layers: int, hidden: int, heads: int) -> st
     return x
 
 
-def _predict(g: GraphBuilder, labels: str, layers: int) -> str:
+def _predict(g: GraphBuilder, labels: str, c: Config) -> str:
     """Add the prediction network: labels (N, L) to (N, L + 1, units)."""
-    units = PREDICTION
-    x = g.gather("embed", g.parameter("table", (SYMBOLS - 1, units)), labels)
+    units = c.prediction
+    x = g.gather("embed", g.parameter("table", (c.symbols - 1, units)), labels)
     x = g.transpose("steps_first", x, (1, 0, 2))
     blank = g.constant("blank", (1, *g.shape(x)[1:]))
     x = g.concat("start", blank, x, axis=0)
-    for layer in range(layers):
+    for layer in range(c.prediction_layers):
         x = g.recurrent(f"lstm{layer}", x, units)
         x = g.dropout(f"dropout{layer}", x)
     return g.transpose("items_first", x, (1, 0, 2))
 
 
-def _join(g: GraphBuilder, steps: str, labels: str) -> str:
+def _join(g: GraphBuilder, steps: str, labels: str, c: Config) -> str:
     """Add the joint network: log probabilities of nothing and of the next label for every pair."""
     (batch, count, _), columns = g.shape(steps), g.shape(labels)[1]
-    a = g.reshape("steps.items", g.linear("steps", steps, JOINT), (batch, count, 1, JOINT))
-    b = g.reshape("labels.items", g.linear("labels", labels, JOINT), (batch, 1, columns, JOINT))
-    weight = g.parameter("output.weight", (JOINT, SYMBOLS))
-    bias = g.parameter("output.bias", (SYMBOLS,))
-    whole, rest = divmod(count, JOINT_STEPS)
-    sizes = (JOINT_STEPS,) * whole + ((rest,) if rest else ())
+    a = g.reshape("steps.items", g.linear("steps", steps, c.joint), (batch, count, 1, c.joint))
+    b = g.reshape("labels.items", g.linear("labels", labels, c.joint), (batch, 1, columns, c.joint))
+    weight = g.parameter("output.weight", (c.joint, c.symbols))
+    bias = g.parameter("output.bias", (c.symbols,))
+    whole, rest = divmod(count, c.joint_steps)
+    sizes = (c.joint_steps,) * whole + ((rest,) if rest else ())
     parts = []
     for index, part in enumerate(g.split("parts", a, sizes, axis=1)):
         one = g.at(str(index))
-        wide = one.expand("expand", part, (batch, sizes[index], columns, JOINT))
+        wide = one.expand("expand", part, (batch, sizes[index], columns, c.joint))
         x = one.elementwise("act", "relu", one.elementwise("add", "add", wide, b))
         x = one.dropout("dropout", x)
         x = one.elementwise("output.bias_add", "bias_add", one.matmul("output", x, weight), bias)
@@ -90,25 +83,13 @@ def _join(g: GraphBuilder, steps: str, labels: str) -> str:
 
 
 @networks
-def transducer(
-    g: GraphBuilder,
-    batch: int,
-    frames: int,
-    labels: int,
-    layers: int,
-    hidden: int,
-    heads: int,
-    prediction_layers: int,
-) -> str:
+def transducer(g: GraphBuilder, batch: int, c: Config) -> str:
     """Transducer, from features (N, 240, T) and labels (N, L) to the loss.
 
-    All are padded to so many stacked frames of an utterance and labels of its text; `layers`,
-    `hidden` and `heads` are of the encoder, `prediction_layers` LSTM layers of the prediction
-    network. The convolution is padded before the start only.
+    The convolution is padded before the start only.
     """
-    text = g.input("labels", (batch, labels), "int32")
-    features = g.input("features", (batch, FEATURES, frames))
-    encoded = _encode(g, features, layers, hidden, heads)
-    predicted = _predict(g.at("predict"), text, prediction_layers)
-    pairs, steps = _join(g.at("joint"), encoded, predicted), g.shape(encoded)[1]
+    text = g.input("labels", (batch, c.labels), "int32")
+    encoded = _encode(g, g.input("features", (batch, c.features, c.frames)), c)
+    predicted = _predict(g.at("predict"), text, c)
+    pairs, steps = _join(g.at("joint"), encoded, predicted, c), g.shape(encoded)[1]
     return g.alignment_loss("loss", pairs, text, kind="transducer", steps=steps)

@@ -20,46 +20,33 @@ depth, whose activations fill the chip without a dense bottleneck, are four time
 from math import prod
 
 from ipusim.workload.zoo.layers.cnn import conv_norm
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-IMAGE_SIZE = 28
-IMAGE_CHANNELS = 1
-MIDDLE_SHARE = 4
-"""Channels of a block over those between its 1x1 convolutions, as in ResNet-50."""
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 @networks
-def autoencoder(
-    g: GraphBuilder,
-    batch: int,
-    *,
-    channels: tuple[int, ...],
-    blocks: tuple[int, ...],
-    code_features: int,
-) -> str:
+def autoencoder(g: GraphBuilder, batch: int, c: Config) -> str:
     """TAMU's MNIST autoencoder as assumed here, from an image (N, 1, 28, 28) to another.
 
-    The field halves from a stage to the next; encoder and decoder have so many residual blocks in
-    each. The bottleneck keeps `code_features` numbers of an image.
+    The field halves from a stage to the next.
     """
-    x = g.input("images", (batch, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
-    x = conv_norm(g, _names("stem.conv", "stem"), x, channels[0], 3, activation="relu")
-    for stage, (width, count) in enumerate(zip(channels, blocks, strict=True)):
+    x = g.input("images", (batch, 1, c.image_size, c.image_size))
+    x = conv_norm(g, _names("stem.conv", "stem"), x, c.channels[0], 3, activation="relu")
+    for stage, (width, count) in enumerate(zip(c.channels, c.blocks, strict=True)):
         for block in range(count):
             stride = 2 if stage and block == 0 else 1
-            x = _residual(g.at(f"encoder.{stage}.{block}"), x, width, stride)
+            x = _residual(g.at(f"encoder.{stage}.{block}"), x, width, stride, c)
     field = g.shape(x)
-    x = g.linear("code", g.flatten("code.flatten", x), code_features)
+    x = g.linear("code", g.flatten("code.flatten", x), c.code_features)
     x = g.linear("decoder", g.elementwise("code.relu", "relu", x), prod(field[1:]))
     x = g.elementwise("decoder.relu", "relu", g.reshape("decoder.reshape", x, field))
-    for stage in range(len(channels) - 1, -1, -1):
-        for block in range(blocks[stage]):
-            x = _residual(g.at(f"decoder.{stage}.{block}"), x, channels[stage], 1)
+    for stage in range(len(c.channels) - 1, -1, -1):
+        for block in range(c.blocks[stage]):
+            x = _residual(g.at(f"decoder.{stage}.{block}"), x, c.channels[stage], 1, c)
         if stage:
             enlarge = g.at(f"decoder.{stage}.enlarge")
-            x = enlarge.conv_transpose("conv", x, channels[stage - 1], 3, stride=2)
+            x = enlarge.conv_transpose("conv", x, c.channels[stage - 1], 3, stride=2)
             x = enlarge.elementwise("relu", "relu", enlarge.batch_norm("norm", x))
-    x = g.conv("image.conv", x, IMAGE_CHANNELS, 3, padding=1, bias=True)
+    x = g.conv("image.conv", x, 1, 3, padding=1, bias=True)
     return g.elementwise("image.sigmoid", "sigmoid", x)
 
 
@@ -67,8 +54,8 @@ def _names(conv: str, block: str) -> tuple[str, str, str]:
     return conv, f"{block}.norm", f"{block}.relu"
 
 
-def _residual(g: GraphBuilder, x: str, channels: int, stride: int) -> str:
-    middle = channels // MIDDLE_SHARE
+def _residual(g: GraphBuilder, x: str, channels: int, stride: int, c: Config) -> str:
+    middle = channels // c.middle_share
     y = conv_norm(g, _names("conv1", "1"), x, middle, activation="relu")
     y = conv_norm(g, _names("conv2", "2"), y, middle, 3, stride=stride, activation="relu")
     y = conv_norm(g, ("conv3", "3.norm"), y, channels)

@@ -11,70 +11,62 @@ from dataclasses import replace
 
 from ipusim.workload.zoo.layers.pairs import normalise_rows
 from ipusim.workload.zoo.layers.transformer import Shape, activate, first_tokens, pre_norm_layer
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 from ipusim.workload.zoo.vision.vit import embed_tokens
-
-GLOBAL_CROPS, LOCAL_CROPS = 2, 8
-GLOBAL_SIZE, LOCAL_SIZE = 224, 96
-HEAD_HIDDEN, BOTTLENECK = 2048, 256
-ACTIVATION = "erf_gelu"
-CLASSES = 65536
-"""Scores of the head, cut into two halves."""
-LAYERS = 12
-TEACHER = Shape(hidden=768, heads=12, drops=(), activation=ACTIVATION)
-STUDENT = replace(TEACHER, stochastic_depth=True)
-PASSES = {"student": STUDENT, "student_local": STUDENT, "teacher": TEACHER}
 
 
 @networks
-def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
+def dino_vit_base_16(g: GraphBuilder, batch: int, c: Config) -> tuple[str, str]:
     """DINO with ViT-B/16, from ten crops of each image to the loss and the teacher's new centre."""
     g.share("student_local.", "student.")
     g.freeze("teacher.")
-    images = g.input("global_crops", (batch * GLOBAL_CROPS, 3, GLOBAL_SIZE, GLOBAL_SIZE))
-    parts = g.input("local_crops", (batch * LOCAL_CROPS, 3, LOCAL_SIZE, LOCAL_SIZE))
+    teacher = Shape.of(c)
+    student = replace(teacher, stochastic_depth=True)
+    passes = {"student": student, "student_local": student, "teacher": teacher}
+    images = g.input("global_crops", (batch * c.global_crops, 3, c.image_size, c.image_size))
+    parts = g.input("local_crops", (batch * c.local_crops, 3, c.local_size, c.local_size))
     states = {
-        name: embed_tokens(g.at(name), parts if "local" in name else images, shape.hidden)
-        for name, shape in PASSES.items()
+        name: embed_tokens(g.at(name), parts if "local" in name else images, c.hidden, c.image_size)
+        for name in passes
     }
-    for layer in range(LAYERS):
-        for name, shape in PASSES.items():
+    for layer in range(c.layers):
+        for name, shape in passes.items():
             states[name] = pre_norm_layer(g.at(f"{name}.blocks.{layer}"), states[name], shape)
     features = [
         first_tokens(g, f"{name}.head.token", g.layer_norm(f"{name}.norm", state))
         for name, state in states.items()
     ]
     student = g.concat("student.views", *features[:2], axis=0)
-    student = _bottleneck(g.at("student.head"), student)
-    teacher = _bottleneck(g.at("teacher.head"), features[2])
-    student = _scores(g.at("student.head"), student)
-    teacher = _scores(g.at("teacher.head"), teacher)
-    return _loss(g, student, teacher, batch), g.reduce("center", "mean", teacher, axis=0)
+    student = _bottleneck(g.at("student.head"), student, c)
+    teacher = _bottleneck(g.at("teacher.head"), features[2], c)
+    student = _scores(g.at("student.head"), student, c)
+    teacher = _scores(g.at("teacher.head"), teacher, c)
+    return _loss(g, student, teacher, c), g.reduce("center", "mean", teacher, axis=0)
 
 
-def _bottleneck(g: GraphBuilder, x: str) -> str:
+def _bottleneck(g: GraphBuilder, x: str, c: Config) -> str:
     """Add the three dense layers of the head and the scaling of each row to length 1."""
     for number in range(2):
-        x = g.linear(f"mlp.{number}", x, HEAD_HIDDEN)
-        x = activate(g, f"mlp.{number}.gelu", x, ACTIVATION)
-    x = g.linear("mlp.2", x, BOTTLENECK)
+        x = g.linear(f"mlp.{number}", x, c.head_hidden)
+        x = activate(g, f"mlp.{number}.gelu", x, c.activation)
+    x = g.linear("mlp.2", x, c.bottleneck)
     return normalise_rows(g.at("normalise"), x)
 
 
-def _scores(g: GraphBuilder, x: str) -> str:
+def _scores(g: GraphBuilder, x: str, c: Config) -> str:
     """Add the last layer in two halves, each with weights of length 1 times a learnt scale."""
     halves = []
     for half in (1, 2):
         name = f"last_layer{half}"
-        weight = g.parameter(f"{name}.weight_v", (CLASSES // 2, BOTTLENECK))
-        scale = g.parameter(f"{name}.weight_g", (CLASSES // 2, 1))
+        weight = g.parameter(f"{name}.weight_v", (c.classes // 2, c.bottleneck))
+        scale = g.parameter(f"{name}.weight_g", (c.classes // 2, 1))
         weight = normalise_rows(g.at(f"{name}.weight_norm"), weight)
         weight = g.elementwise(f"{name}.weight_norm.scale", "mul", weight, scale)
         halves.append(g.matmul(name, x, weight, transpose_b=True))
     return g.concat("scores", *halves, axis=1)
 
 
-def _loss(g: GraphBuilder, student: str, teacher: str, batch: int) -> str:
+def _loss(g: GraphBuilder, student: str, teacher: str, c: Config) -> str:
     """Add the mean cross entropy of every student view with every other teacher view."""
     classes = g.shape(student)[1]
     center = g.input("center", (1, classes))
@@ -82,11 +74,11 @@ def _loss(g: GraphBuilder, student: str, teacher: str, batch: int) -> str:
     target = g.elementwise("loss.sharpen", "scale", target)
     target = g.softmax("loss.teacher", target)
     views = g.elementwise("loss.temperature", "scale", student)
-    targets = _chunks(g, "loss.teacher.views", target, GLOBAL_CROPS)
+    targets = _chunks(g, "loss.teacher.views", target, c.global_crops)
     total = ""
     for own, wanted in enumerate(targets):
         negative = g.elementwise(f"loss.{own}.negative", "neg", wanted)
-        crops = _chunks(g, f"loss.{own}.views", views, GLOBAL_CROPS + LOCAL_CROPS)
+        crops = _chunks(g, f"loss.{own}.views", views, c.global_crops + c.local_crops)
         for other, view in enumerate(crops):
             if own == other:
                 continue

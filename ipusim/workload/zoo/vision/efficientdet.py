@@ -16,48 +16,25 @@ round, and the other detections keep what they were filled with.
 """
 
 from ipusim.workload.graph import NonMaxSuppression
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 from ipusim.workload.zoo.vision import efficientnet
-
-CLASSES = 90
-ANCHORS = 9
-DETECTIONS = 100
-ROUNDS = 1
-"""Rounds of non-maximum suppression before no score exceeds its threshold."""
-LEVELS = 5
-"""Levels of the pyramid, from a stride of 8 pixels on."""
-BACKBONE_STAGES = (2, 4, 6)
-"""Stages of the backbone that feed the first levels."""
 
 
 @networks
-def efficientdet(
-    g: GraphBuilder,
-    batch: int,
-    width: float,
-    depth: float,
-    image_size: int,
-    channels: int,
-    cells: int,
-    repeats: int,
-) -> tuple[str, ...]:
-    """From an image (N, 3, S, S) to the detections.
-
-    Width and depth scale the backbone, `channels` and `cells` are those of the pyramid. A head has
-    `repeats` convolutions before its last.
-    """
-    images = g.input("images", (batch, 3, image_size, image_size))
-    stages = efficientnet.backbone(g, images, width, depth)
-    features = [stages[stage] for stage in BACKBONE_STAGES]
-    for level in range(len(features), LEVELS):
-        features.append(_resample(g.at(f"resample.{level}"), features[-1], channels, -1))
-    for cell in range(cells):
-        features = _cell(g.at(f"fpn.{cell}"), features, channels)
+def efficientdet(g: GraphBuilder, batch: int, c: Config) -> tuple[str, ...]:
+    """From an image (N, 3, S, S) to the detections."""
+    images = g.input("images", (batch, 3, c.image_size, c.image_size))
+    stages = efficientnet.backbone(g, images, c)
+    features = [stages[stage] for stage in c.backbone_stages]
+    for level in range(len(features), c.levels):
+        features.append(_resample(g.at(f"resample.{level}"), features[-1], c.channels, -1))
+    for cell in range(c.cells):
+        features = _cell(g.at(f"fpn.{cell}"), features, c.channels)
     scores, boxes = (
-        [_head(g, name, level, x, outputs, repeats) for level, x in enumerate(features)]
-        for name, outputs in (("class_net", CLASSES), ("box_net", 4))
+        [_head(g, name, level, x, outputs, c) for level, x in enumerate(features)]
+        for name, outputs in (("class_net", c.classes), ("box_net", 4))
     )
-    return _detections(g, scores, boxes)
+    return _detections(g, scores, boxes, c)
 
 
 def _resample(g: GraphBuilder, x: str, channels: int, finer: int) -> str:
@@ -76,13 +53,13 @@ def _resample(g: GraphBuilder, x: str, channels: int, finer: int) -> str:
 
 def _cell(g: GraphBuilder, features: list[str], channels: int) -> list[str]:
     """Add one cell of the pyramid: a way down the levels, then one up."""
-    last = LEVELS - 1
+    last = len(features) - 1
     down = list(features)
     for level in range(last - 1, -1, -1):
         inputs = ((features[level], 0), (down[level + 1], 1))
         down[level] = _node(g.at(f"down.{level}"), inputs, channels)
     up = list(down)
-    for level in range(1, LEVELS):
+    for level in range(1, last + 1):
         # The top level has no node on the way down.
         own = (features[level],) if level == last else (features[level], down[level])
         inputs = (*((x, 0) for x in own), (up[level - 1], -1))
@@ -115,35 +92,36 @@ def _separable(g: GraphBuilder, x: str, channels: int) -> str:
     return g.conv("pw", x, channels, 1, bias=True)
 
 
-def _head(g: GraphBuilder, net: str, level: int, x: str, outputs: int, repeats: int) -> str:
+def _head(g: GraphBuilder, net: str, level: int, x: str, outputs: int, c: Config) -> str:
     """Add one head on one level; the result is (N, boxes, outputs)."""
     channels = g.shape(x)[1]
-    layers = [*(f"{number}.conv" for number in range(repeats)), "predict"]
+    layers = [*(f"{number}.conv" for number in range(c.repeats)), "predict"]
     if level:
         for layer in layers:
             g.share(f"{net}.{level}.{layer}.", f"{net}.0.{layer}.")
-    for number in range(repeats):
+    for number in range(c.repeats):
         block = g.at(f"{net}.{level}.{number}")
         x = block.batch_norm("bn", _separable(block.at("conv"), x, channels))
         x = block.elementwise("act", "swish", x)
-    x = _separable(g.at(f"{net}.{level}.predict"), x, ANCHORS * outputs)
+    x = _separable(g.at(f"{net}.{level}.predict"), x, c.anchors * outputs)
     batch, _, rows, columns = g.shape(x)
     # Channels are innermost in memory, and a box's numbers lie together in them.
-    return g.reshape(f"{net}.{level}.rows", x, (batch, ANCHORS * rows * columns, outputs))
+    return g.reshape(f"{net}.{level}.rows", x, (batch, c.anchors * rows * columns, outputs))
 
 
-def _detections(g: GraphBuilder, scores: list[str], boxes: list[str]) -> tuple[str, ...]:
+def _detections(g: GraphBuilder, scores: list[str], boxes: list[str], c: Config) -> tuple[str, ...]:
     """Take the best class of each box, decode the boxes, suppress those that overlap."""
     logits = g.concat("scores", *scores, axis=1)
     classes = g.argmax("classes", logits)
     best = g.reduce("best", "max", g.elementwise("probabilities", "sigmoid", logits), axis=2)
     corners = _corners(g, g.concat("boxes", *boxes, axis=1))
     batch, count, _ = g.shape(logits)
-    params = NonMaxSuppression(batch=batch, boxes=count, detections=ROUNDS)
-    shapes = [(batch, ROUNDS, 4), (batch, ROUNDS), (batch, ROUNDS)]
+    params = NonMaxSuppression(batch=batch, boxes=count, detections=c.rounds)
+    shapes = [(batch, c.rounds, 4), (batch, c.rounds), (batch, c.rounds)]
     found = g.apply_several("nms", params, (best, classes, corners), shapes)
     return tuple(
-        g.pad(f"detections.{number}", x, axis=1, size=DETECTIONS) for number, x in enumerate(found)
+        g.pad(f"detections.{number}", x, axis=1, size=c.detections)
+        for number, x in enumerate(found)
     )
 
 

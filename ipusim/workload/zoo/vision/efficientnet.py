@@ -8,14 +8,11 @@ groups; squeeze-excite stays at a quarter of the block's input. The number of no
 """
 
 from math import ceil
-from typing import Any
 
 from ipusim.workload.zoo.layers import cnn
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-CLASSES = 1000
-STEM_CHANNELS, HEAD_CHANNELS = 32, 1280
-SQUEEZE_RATIO = 0.25
+STEM_CHANNELS, HEAD_CHANNELS, SQUEEZE_RATIO = 32, 1280, 0.25
 
 # Kernel, stride of the first block, channels, blocks, whether the blocks expand; before scaling.
 STAGES = (
@@ -30,58 +27,35 @@ STAGES = (
 
 
 @networks
-def efficientnet(
-    g: GraphBuilder,
-    batch: int,
-    width: float,
-    depth: float,
-    *,
-    image_size: int = 224,
-    norm_groups: int = 0,
-    **form: Any,
-) -> str:
-    """From an image (N, 3, S, S) to class scores (N, 1000); `form` is that of the backbone."""
-    images = g.input("images", (batch, 3, image_size, image_size))
-    x = backbone(g, images, width, depth, norm_groups=norm_groups, **form)[-1]
-    head = cnn.round_channels(HEAD_CHANNELS * width)
-    settings = {"activation": "swish", "norm_groups": norm_groups}
+def efficientnet(g: GraphBuilder, batch: int, c: Config) -> str:
+    """From an image (N, 3, S, S) to class scores (N, 1000)."""
+    x = backbone(g, g.input("images", (batch, 3, c.image_size, c.image_size)), c)[-1]
+    head = cnn.round_channels(HEAD_CHANNELS * c.width)
+    settings = {"activation": "swish", "norm_groups": c.norm_groups}
     x = cnn.conv_norm(g, ("conv_head", "bn2", "act2"), x, head, **settings)
-    return cnn.classify(g, x, CLASSES)
+    return cnn.classify(g, x, c.classes)
 
 
-def backbone(
-    g: GraphBuilder,
-    images: str,
-    width: float,
-    depth: float,
-    *,
-    expansion: int = 6,
-    group_size: int = 1,
-    norm_groups: int = 0,
-) -> tuple[str, ...]:
-    """Add the network without its head; the results of the stages, first to last.
-
-    Width and depth scale the channels and blocks of B0. Blocks expand so many times and filter in
-    groups of so many channels (1: depthwise); 0 `norm_groups` are batch norm.
-    """
-    settings = {"activation": "swish", "norm_groups": norm_groups}
-    stem = cnn.round_channels(STEM_CHANNELS * width)
+def backbone(g: GraphBuilder, images: str, c: Config) -> tuple[str, ...]:
+    """Add the network without its head; the results of the stages, first to last."""
+    settings = {"activation": "swish", "norm_groups": c.norm_groups}
+    stem = cnn.round_channels(STEM_CHANNELS * c.width)
     x = cnn.conv_norm(g, ("conv_stem", "bn1", "act1"), images, stem, 3, stride=2, **settings)
     results: list[str] = []
     for stage, (kernel, first_stride, channels, blocks, expands) in enumerate(STAGES):
-        for number in range(ceil(blocks * depth)):
+        for number in range(ceil(blocks * c.depth)):
             before = g.shape(x)[1]
             x = cnn.inverted_residual(
                 g.at(f"blocks.{stage}.{number}"),
                 x,
-                cnn.round_channels(channels * width),
+                cnn.round_channels(channels * c.width),
                 kernel,
                 stride=first_stride if number == 0 else 1,
-                expanded=before * expansion if expands else before,
+                expanded=before * c.expansion if expands else before,
                 squeezed=int(before * SQUEEZE_RATIO),
                 squeeze_activation="swish",
                 gate="sigmoid",
-                group_size=group_size,
+                group_size=c.group_size,
                 **settings,
             )
         results.append(x)

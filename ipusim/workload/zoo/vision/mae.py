@@ -7,21 +7,13 @@ host sends, and activations are spread over the chip before and after each layer
 
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, pre_norm_layer
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-IMAGE, PATCH, CHANNELS = 224, 16, 3
-ENCODER = Shape(hidden=768, heads=12, drops=())
-DECODER = Shape(hidden=512, heads=16, drops=())
-ENCODER_LAYERS, DECODER_LAYERS = 12, 8
-PATCHES = (IMAGE // PATCH) ** 2
-SEEN = PATCHES // 4
-"""Patches that the encoder sees."""
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 @networks
-def mae_vit_base_16(g: GraphBuilder, batch: int) -> str:
+def mae_vit_base_16(g: GraphBuilder, batch: int, c: Config) -> str:
     """MAE with ViT-B/16, from an image (N, 3, 224, 224) and a choice of patches to the loss."""
-    return _loss(g, batch, _decoder(g, batch, _encoder(g, batch)))
+    return _loss(g, batch, _decoder(g, batch, _encoder(g, batch, c), c), c)
 
 
 def _choose(g: GraphBuilder, name: str, x: str, choice: str) -> str:
@@ -38,43 +30,46 @@ def _layers(g: GraphBuilder, x: str, shape: Shape, count: int) -> str:
     return x
 
 
-def _encoder(g: GraphBuilder, batch: int) -> str:
+def _encoder(g: GraphBuilder, batch: int, c: Config) -> str:
     """Add the encoder on the patches that it sees and the class token: (N, T, H)."""
-    hidden, tokens = ENCODER.hidden, PATCHES
-    images = g.input("images", (batch, CHANNELS, IMAGE, IMAGE))
-    x = embed_patches(g.at("patch_embed"), images, hidden, PATCH)
-    places = g.constant("pos_embed", (1, tokens, hidden))
+    shape = Shape(**c.encoder)
+    images = g.input("images", (batch, 3, c.image, c.image))
+    x = embed_patches(g.at("patch_embed"), images, shape.hidden, c.patch)
+    tokens = g.shape(x)[1]
+    places = g.constant("pos_embed", (1, tokens, shape.hidden))
     x = g.elementwise("pos_embed.add", "add", x, places)
-    x = _choose(g, "mask", x, g.input("keep_matrix", (batch, tokens, SEEN)))
-    place = g.constant("cls_token.pos_embed", (1, 1, hidden))
-    token = g.elementwise("cls_token.add", "add", g.parameter("cls_token", (1, 1, hidden)), place)
+    x = _choose(g, "mask", x, g.input("keep_matrix", (batch, tokens, tokens // c.share)))
+    place = g.constant("cls_token.pos_embed", (1, 1, shape.hidden))
+    token = g.parameter("cls_token", (1, 1, shape.hidden))
+    token = g.elementwise("cls_token.add", "add", token, place)
     x = put_first(g, "cls_token", x, token)
-    return g.layer_norm("norm", _layers(g.at("blocks"), x, ENCODER, ENCODER_LAYERS))
+    return g.layer_norm("norm", _layers(g.at("blocks"), x, shape, c.encoder_layers))
 
 
-def _decoder(g: GraphBuilder, batch: int, x: str) -> str:
+def _decoder(g: GraphBuilder, batch: int, x: str, c: Config) -> str:
     """Add the decoder on all tokens, the hidden ones a learnt vector: (N, patches, pixels)."""
-    hidden, tokens = DECODER.hidden, PATCHES
+    shape, tokens = Shape(**c.decoder), (c.image // c.patch) ** 2
+    hidden, seen = shape.hidden, tokens // c.share
     x = g.linear("decoder_embed", x, hidden)
     first = g.narrow("decoder_embed.first", x, axis=1, size=1)
     token = g.parameter("mask_token", (1, 1, hidden))
-    unseen = g.expand("mask_token.expand", token, (batch, tokens - SEEN, hidden))
-    x = g.narrow("decoder_embed.patches", x, axis=1, size=SEEN)
+    unseen = g.expand("mask_token.expand", token, (batch, tokens - seen, hidden))
+    x = g.narrow("decoder_embed.patches", x, axis=1, size=seen)
     x = g.concat("mask_token.concat", x, unseen, axis=1)
     x = _choose(g, "restore", x, g.input("restore_matrix", (batch, tokens, tokens)))
     x = g.concat("decoder_embed.concat", first, x, axis=1)
     places = g.constant("decoder_pos_embed", (1, tokens + 1, hidden))
     x = g.elementwise("decoder_pos_embed.add", "add", x, places)
-    x = _layers(g.at("decoder_blocks"), x, DECODER, DECODER_LAYERS)
-    x = g.linear("decoder_pred", g.layer_norm("decoder_norm", x), PATCH * PATCH * CHANNELS)
+    x = _layers(g.at("decoder_blocks"), x, shape, c.decoder_layers)
+    x = g.linear("decoder_pred", g.layer_norm("decoder_norm", x), 3 * c.patch * c.patch)
     return g.narrow("decoder_pred.patches", x, axis=1, size=tokens)
 
 
-def _loss(g: GraphBuilder, batch: int, predicted: str) -> str:
+def _loss(g: GraphBuilder, batch: int, predicted: str, c: Config) -> str:
     """Add the mean squared error on the hidden patches, each patch of the image normalised."""
-    side, tokens = IMAGE // PATCH, PATCHES
-    target = g.input("target", (batch, CHANNELS, IMAGE, IMAGE))
-    target = g.reshape("loss.squares", target, (batch, CHANNELS, side, PATCH, side, PATCH))
+    side, tokens = c.image // c.patch, g.shape(predicted)[1]
+    target = g.input("target", (batch, 3, c.image, c.image))
+    target = g.reshape("loss.squares", target, (batch, 3, side, c.patch, side, c.patch))
     target = g.transpose("loss.patches_first", target, (0, 2, 4, 3, 5, 1))
     target = g.reshape("loss.patches", target, g.shape(predicted))
     target = g.elementwise("loss.centre", "sub", target, _mean(g, "loss.mean", target))

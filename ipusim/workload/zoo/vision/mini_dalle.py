@@ -8,75 +8,63 @@ column of the image.
 
 from ipusim.workload.zoo.layers import vqgan
 from ipusim.workload.zoo.layers.transformer import merge_heads, split_heads
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 SIDE = vqgan.IMAGE // 2 ** (len(vqgan.MULTIPLES) - 1)
 """Codes of a row of the image."""
-PATTERN = ("row", "row", "column", "row")
-"""Attention of the layers, repeated."""
-
-
-LAYERS, HIDDEN = 16, 512
-HEADS, HEAD_SIZE = 16, 64
-"""Heads together are wider than the hidden features."""
-FULL = (11, 15)
-"""Layers that attend to everything before; the others follow `PATTERN`."""
-TEXT, WORDS = 80, 553 + 7635 + 4 + 80
-"""Tokens of a caption; the tokeniser's numbers, and one of their own for padding at each place."""
-TOKENS = TEXT + SIDE * SIDE
-"""Caption and image; a token that begins the text is added, the last code not read."""
 
 
 @networks
-def mini_dalle_l16(g: GraphBuilder, batch: int, *, full: tuple[int, ...] = FULL) -> str:
+def mini_dalle_l16(g: GraphBuilder, batch: int, c: Config) -> str:
     """Mini DALL-E, from captions and images to scores of all tokens."""
     g.freeze("vae.")
     images = g.input("image", (batch, 3, vqgan.IMAGE, vqgan.IMAGE))
     codes = vqgan.encode(g.at("vae"), images)
-    image = _image_tokens(g, codes, batch)
-    x = g.concat("tokens.concat", _text_tokens(g, batch), image, axis=1)
-    x = g.narrow("tokens.read", x, axis=1, size=TOKENS)
-    for layer in range(LAYERS):
-        kind = "full" if layer in full else PATTERN[layer % len(PATTERN)]
-        x = _layer(g.at(f"layers.{layer}"), x, kind)
-    total = WORDS + vqgan.CODES
+    image = _image_tokens(g, codes, batch, c.hidden)
+    x = g.concat("tokens.concat", _text_tokens(g, batch, c), image, axis=1)
+    # A token that begins the text was added; the last code is not read.
+    x = g.narrow("tokens.read", x, axis=1, size=c.text + SIDE * SIDE)
+    for layer in range(c.layers):
+        kind = "full" if layer in c.full else c.pattern[layer % len(c.pattern)]
+        x = _layer(g.at(f"layers.{layer}"), x, kind, c)
+    total = c.words + vqgan.CODES
     x = g.linear("to_logits", g.layer_norm("to_logits.norm", x), total)
     return _fill(g, "to_logits.mask", x)
 
 
-def _image_tokens(g: GraphBuilder, codes: str, batch: int) -> str:
+def _image_tokens(g: GraphBuilder, codes: str, batch: int, hidden: int) -> str:
     """Add the embedding of the codes and of their row and column: (N, codes, H)."""
-    x = g.embedding("image_emb", codes, vqgan.CODES, HIDDEN)
-    x = g.reshape("image_emb.square", x, (batch, SIDE, SIDE, HIDDEN))
-    rows = g.parameter("image_pos_emb.rows", (1, SIDE, 1, HIDDEN))
-    columns = g.parameter("image_pos_emb.columns", (1, 1, SIDE, HIDDEN))
+    x = g.embedding("image_emb", codes, vqgan.CODES, hidden)
+    x = g.reshape("image_emb.square", x, (batch, SIDE, SIDE, hidden))
+    rows = g.parameter("image_pos_emb.rows", (1, SIDE, 1, hidden))
+    columns = g.parameter("image_pos_emb.columns", (1, 1, SIDE, hidden))
     x = g.elementwise("image_pos_emb.add_rows", "add", x, rows)
     x = g.elementwise("image_pos_emb.add_columns", "add", x, columns)
-    return g.reshape("image_emb.items", x, (batch, SIDE * SIDE, HIDDEN))
+    return g.reshape("image_emb.items", x, (batch, SIDE * SIDE, hidden))
 
 
-def _text_tokens(g: GraphBuilder, batch: int) -> str:
+def _text_tokens(g: GraphBuilder, batch: int, c: Config) -> str:
     """Add the embedding of the caption, with the token that begins it, and of places: (N, T, H)."""
-    tokens = TEXT + 1
+    tokens = c.text + 1
     ids = g.input("text", (batch, tokens), "int32")
-    x = g.embedding("text_emb", ids, WORDS, HIDDEN)
-    places = g.parameter("text_pos_emb.weight", (tokens, HIDDEN))
+    x = g.embedding("text_emb", ids, c.words, c.hidden)
+    places = g.parameter("text_pos_emb.weight", (tokens, c.hidden))
     return g.elementwise("text_pos_emb.add", "add", x, places)
 
 
-def _layer(g: GraphBuilder, x: str, kind: str) -> str:
+def _layer(g: GraphBuilder, x: str, kind: str, c: Config) -> str:
     """Add attention and gated dense layers, both scaled by a learnt vector (arXiv 2103.17239)."""
     y = g.layer_norm("attention.norm", x)
     own = g.at("attention")
     if kind == "full":
-        y = own.linear("output", merge_heads(own, _attend(own, *_heads(own, y))), HIDDEN)
+        y = own.linear("output", merge_heads(own, _attend(own, *_heads(own, y, c))), c.hidden)
     else:
-        y = _axial_attention(own, y, kind)
+        y = _axial_attention(own, y, kind, c)
     x = _scaled_residual(own, x, y)
-    y = g.linear("mlp.gated", g.layer_norm("mlp.norm", x), 8 * HIDDEN)
+    y = g.linear("mlp.gated", g.layer_norm("mlp.norm", x), 8 * c.hidden)
     y, gates = g.split("mlp.split", y, 2, axis=2)
     y = g.elementwise("mlp.gate", "mul", y, g.elementwise("mlp.gelu", "gelu", gates))
-    y = g.linear("mlp.output", y, HIDDEN)
+    y = g.linear("mlp.output", y, c.hidden)
     return _scaled_residual(g.at("mlp"), x, y)
 
 
@@ -86,12 +74,12 @@ def _scaled_residual(g: GraphBuilder, x: str, y: str) -> str:
     return g.elementwise("add", "add", y, x)
 
 
-def _heads(g: GraphBuilder, x: str) -> tuple[str, str, str]:
+def _heads(g: GraphBuilder, x: str, c: Config) -> tuple[str, str, str]:
     """Add the product that makes query, key and value, without bias, and the scaling of queries."""
-    y = g.linear("qkv", x, 3 * HEADS * HEAD_SIZE, bias=False)
+    y = g.linear("qkv", x, 3 * c.heads * c.head_size, bias=False)
     parts = g.split("split", y, 3, axis=2)
     query, key, value = (
-        split_heads(g.at(name), part, HEADS)
+        split_heads(g.at(name), part, c.heads)
         for name, part in zip(("query", "key", "value"), parts, strict=True)
     )
     return g.elementwise("query.scale", "scale", query), key, value
@@ -118,34 +106,34 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
     return g.matmul("context", weights, value)
 
 
-def _axial_attention(g: GraphBuilder, x: str, kind: str) -> str:
+def _axial_attention(g: GraphBuilder, x: str, kind: str, c: Config) -> str:
     """Add attention of codes to the caption and their row or column, of the caption to itself."""
-    batch, text, codes = g.shape(x)[0], TEXT + 1, SIDE * SIDE
+    batch, text, codes = g.shape(x)[0], c.text + 1, SIDE * SIDE
     # A token is added at the end, so that all codes are there, and taken away again.
-    query, key, value = _heads(g, g.pad("pad", x, axis=1, size=text + codes))
+    query, key, value = _heads(g, g.pad("pad", x, axis=1, size=text + codes), c)
     parts = {"query": query, "key": key, "value": value}
     apart = {name: g.split(f"{name}.apart", x, (text, codes), axis=2) for name, x in parts.items()}
     text_query, text_key, text_value = (text for text, _ in apart.values())
     text_out = _attend(g.at("text"), text_query, text_key, text_value)
     query, key, value = (_lines(g.at(name), image, kind) for name, (_, image) in apart.items())
     near = g.matmul("lines.scores", query, key, transpose_b=True)
-    flat = (batch, HEADS, codes, HEAD_SIZE)
+    flat = (batch, c.heads, codes, c.head_size)
     query = g.reshape("query.flat", query, flat)
     far = g.matmul("to_text.scores", query, text_key, transpose_b=True)
-    far = g.reshape("to_text.lines", far, (batch, HEADS, SIDE, SIDE, text))
+    far = g.reshape("to_text.lines", far, (batch, c.heads, SIDE, SIDE, text))
     scores = g.concat("lines.concat", far, near, axis=4)
     weights = _masked_softmax(g.at("lines"), scores)
     far, near = g.split("lines.apart", weights, (text, SIDE), axis=4)
     near = g.matmul("lines.context", near, value)
-    far = g.reshape("to_text.flat", far, (batch, HEADS, codes, text))
+    far = g.reshape("to_text.flat", far, (batch, c.heads, codes, text))
     far = g.matmul("to_text.context", far, text_value)
     far = g.reshape("to_text.out", far, g.shape(near))
     y = g.elementwise("lines.add", "add", near, far)
     if kind == "column":
         y = g.transpose("lines.rows_first", y, (0, 1, 3, 2, 4))
     y = g.concat("all", text_out, g.reshape("codes", y, flat), axis=2)
-    y = g.linear("output", merge_heads(g, y), HIDDEN)
-    return g.narrow("output.read", y, axis=1, size=TOKENS)
+    y = g.linear("output", merge_heads(g, y), c.hidden)
+    return g.narrow("output.read", y, axis=1, size=c.text + codes)
 
 
 def _lines(g: GraphBuilder, x: str, kind: str) -> str:

@@ -5,25 +5,18 @@ channels, rounded to a multiple of 8, with a hard sigmoid gate.
 """
 
 from functools import partial
-from typing import Any
 
 from ipusim.workload.zoo.layers import cnn
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-CLASSES = 1000
-IMAGE_SIZE = 224
-STEM_CHANNELS = 16
-HEAD_EXPANSION = 6
-"""Channels after the last convolution, over those before it."""
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 @networks
-def mobilenet(g: GraphBuilder, batch: int, hidden: int, blocks: tuple[list[Any], ...]) -> str:
-    """From an image (N, 3, 224, 224) to class scores (N, 1000), by a layer of `hidden` units."""
+def mobilenet(g: GraphBuilder, batch: int, c: Config) -> str:
+    """From an image (N, 3, 224, 224) to class scores (N, 1000), by a hidden layer."""
     layer = partial(cnn.conv_norm, g, activation="hard_swish")
-    x = g.input("images", (batch, 3, IMAGE_SIZE, IMAGE_SIZE))
-    x = layer(("conv_stem", "bn1", "act1"), x, STEM_CHANNELS, 3, stride=2)
-    for number, (kernel, expanded, channels, squeezes, activation, stride) in enumerate(blocks):
+    x = g.input("images", (batch, 3, c.image_size, c.image_size))
+    x = layer(("conv_stem", "bn1", "act1"), x, c.stem_channels, 3, stride=2)
+    for number, (kernel, expanded, channels, squeezes, activation, stride) in enumerate(c.blocks):
         x = cnn.inverted_residual(
             g.at(f"blocks.{number}"),
             x,
@@ -36,5 +29,5 @@ def mobilenet(g: GraphBuilder, batch: int, hidden: int, blocks: tuple[list[Any],
             squeeze_activation="relu",
             gate="hard_sigmoid",
         )
-    x = layer(("conv_last", "bn_last", "act_last"), x, HEAD_EXPANSION * g.shape(x)[1])
-    return cnn.classify(g, x, CLASSES, hidden=hidden, activation="hard_swish")
+    x = layer(("conv_last", "bn_last", "act_last"), x, c.head_expansion * g.shape(x)[1])
+    return cnn.classify(g, x, c.classes, hidden=c.hidden, activation="hard_swish")

@@ -6,37 +6,20 @@ Residual Transformations" (arXiv 1611.05431), as in torchvision; layer names fol
 """
 
 from functools import partial
-from typing import Any
 
 from ipusim.workload.zoo.layers.cnn import conv_norm
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-IMAGE_SIZE = 224
-IMAGE_CHANNELS = 3
-CLASSES = 1000
-STAGE_CHANNELS = (64, 128, 256, 512)
-BOTTLENECK_EXPANSION = 4
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
-def _block(
-    g: GraphBuilder,
-    x: str,
-    channels: int,
-    stride: int,
-    *,
-    norm_groups: int,
-    bottleneck: bool = True,
-    groups: int = 1,
-    base_width: int = 64,
-) -> str:
+def _block(g: GraphBuilder, x: str, channels: int, stride: int, c: Config) -> str:
     """Add two or three convolutions with norm and ReLU, and the input before the last ReLU."""
     # Of each convolution: channels, kernel, stride, groups.
     layers = ((channels, 3, stride, 1), (channels, 3, 1, 1))
-    if bottleneck:
-        width = channels * base_width // 64 * groups
-        channels *= BOTTLENECK_EXPANSION
-        layers = ((width, 1, 1, 1), (width, 3, stride, groups), (channels, 1, 1, 1))
-    layer = partial(conv_norm, g, activation="relu", norm_groups=norm_groups)
+    if c.bottleneck:
+        width = channels * c.base_width // 64 * c.groups
+        channels *= c.expansion
+        layers = ((width, 1, 1, 1), (width, 3, stride, c.groups), (channels, 1, 1, 1))
+    layer = partial(conv_norm, g, activation="relu", norm_groups=c.norm_groups)
     y = x
     for number, (features, kernel, step, split) in enumerate(layers, start=1):
         names = [f"conv{number}", f"bn{number}", f"relu{number}"]
@@ -50,24 +33,15 @@ def _block(
 
 
 @networks
-def residual(
-    g: GraphBuilder, batch: int, blocks: tuple[int, ...], *, norm_groups: int = 0, **form: Any
-) -> str:
-    """From an image (N, 3, 224, 224) to class scores (N, 1000).
-
-    Four stages have so many blocks. `norm_groups` are normalised per image instead of the batch; 0
-    is batch norm. A block may be a bottleneck, the middle of it in groups, each of `base_width`
-    channels at the first stage before the groups are counted (64 in a plain ResNet, 4 in a 32x4d
-    ResNeXt).
-    """
-    x = g.input("images", (batch, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
-    settings = {"activation": "relu", "norm_groups": norm_groups}
-    x = conv_norm(g, ("conv1", "bn1", "relu"), x, STAGE_CHANNELS[0], 7, stride=2, **settings)
+def residual(g: GraphBuilder, batch: int, c: Config) -> str:
+    """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
+    x = g.input("images", (batch, 3, c.image_size, c.image_size))
+    settings = {"activation": "relu", "norm_groups": c.norm_groups}
+    x = conv_norm(g, ("conv1", "bn1", "relu"), x, c.channels[0], 7, stride=2, **settings)
     x = g.max_pool("maxpool", x, 3, stride=2, padding=1)
-    for stage, channels in enumerate(STAGE_CHANNELS):
-        for block in range(blocks[stage]):
+    for stage, channels in enumerate(c.channels):
+        for block in range(c.blocks[stage]):
             stride = 2 if stage and block == 0 else 1
-            own = g.at(f"layer{stage + 1}.{block}")
-            x = _block(own, x, channels, stride, norm_groups=norm_groups, **form)
+            x = _block(g.at(f"layer{stage + 1}.{block}"), x, channels, stride, c)
     x = g.flatten("flatten", g.global_average_pool("avgpool", x))
-    return g.linear("fc", x, CLASSES)
+    return g.linear("fc", x, c.classes)

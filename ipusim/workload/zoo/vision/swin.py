@@ -10,11 +10,8 @@ from math import isqrt
 
 from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.layers.patches import embed_patches
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-CLASSES = 1000
-IMAGE = 224
-PATCH = 4
 WINDOW = 7
 TOKENS = WINDOW * WINDOW
 ALIGNED = 8
@@ -23,26 +20,14 @@ PADDED_TOKENS = -(-TOKENS // ALIGNED) * ALIGNED
 
 
 @networks
-def swin(
-    g: GraphBuilder,
-    batch: int,
-    embed: int,
-    depths: tuple[int, ...],
-    heads: tuple[int, ...],
-    *,
-    as_run: bool = False,
-) -> str:
-    """From an image (N, 3, 224, 224) to class scores (N, 1000).
-
-    Tokens of the first stage have `embed` features, those of each further one twice as many. If
-    `as_run`, windows are padded, tensors spread again and halves dropped, as Graphcore does.
-    """
-    side, hidden = IMAGE // PATCH, embed
-    x = g.input("images", (batch, 3, IMAGE, IMAGE))
-    x = embed_patches(g.at("patch_embed"), x, hidden, PATCH)
+def swin(g: GraphBuilder, batch: int, c: Config) -> str:
+    """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
+    side, hidden, as_run = c.image_size // c.patch, c.embed, c.as_run
+    x = g.input("images", (batch, 3, c.image_size, c.image_size))
+    x = embed_patches(g.at("patch_embed"), x, hidden, c.patch)
     x = g.layer_norm("patch_embed.norm", x)
     layer = 0
-    for number, (depth, count) in enumerate(zip(depths, heads, strict=True)):
+    for number, (depth, count) in enumerate(zip(c.depths, c.heads, strict=True)):
         if number:
             x = _merge_patches(g.at(f"merge.{number}"), x, side)
             side, hidden = side // 2, 2 * hidden
@@ -52,7 +37,7 @@ def swin(
             x = _layer(g.at(f"blocks.{layer}"), x, shape, as_run=as_run, shifted=shifted)
             layer += 1
     x = g.reduce("pool", "mean", g.layer_norm("norm", x), axis=1)
-    return g.linear("head", x, CLASSES)
+    return g.linear("head", x, c.classes)
 
 
 def _merge_patches(g: GraphBuilder, x: str, side: int) -> str:

@@ -6,19 +6,15 @@ convolutions are followed by a ReLU, and crops are even-sized. Trained with cros
 the application adds a Dice loss, a few sums over the same values, that is left out here.
 """
 
-from ipusim.workload.zoo.registry import GraphBuilder, networks
-
-IMAGE_SIZE = 572
-CLASSES = 2
-CHANNELS = (64, 128, 256, 512, 1024)
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 
 @networks
-def unet_medical(g: GraphBuilder, batch: int) -> str:
+def unet_medical(g: GraphBuilder, batch: int, c: Config) -> str:
     """U-Net at 572 pixels, from an image (N, 1, 572, 572) to scores (N x 388 x 388, 2)."""
-    x = g.input("images", (batch, 1, IMAGE_SIZE, IMAGE_SIZE))
+    x = g.input("images", (batch, 1, c.image_size, c.image_size))
     skips: list[str] = []
-    *outer, inner = CHANNELS
+    *outer, inner = c.channels
     for level, channels in enumerate(outer):
         prefix = f"encoder_block_{level}"
         x = _double_conv(g, prefix, x, channels)
@@ -33,7 +29,7 @@ def unet_medical(g: GraphBuilder, batch: int) -> str:
         x = g.elementwise(f"{prefix}_transpose_relu", "relu", x)
         x = g.concat(f"{prefix}_concat", x, skips.pop(), axis=1)
         x = _double_conv(g, prefix, x, channels)
-    x = g.conv("conv", x, CLASSES, 1, bias=True)
+    x = g.conv("conv", x, c.classes, 1, bias=True)
     batch, classes, *field = g.shape(x)
     # Channels are innermost in memory, so pixels as rows are the same elements in the same order.
     return g.reshape("pixels", x, (batch * field[0] * field[1], classes))

@@ -6,17 +6,14 @@ training are what Graphcore ran (graphcore/examples, vision/vit/pytorch, tag v3.
 value from products of their own, dropout, and in pre-training mixed images and one more layer.
 """
 
-from typing import Any
-
 from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, drop, first_tokens, pre_norm_layer
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-CLASSES = 1000
-IMAGE, PATCH = 224, 16
+PATCH = 16
 
 
-def embed_tokens(g: GraphBuilder, images: str, hidden: int, image_size: int = IMAGE) -> str:
+def embed_tokens(g: GraphBuilder, images: str, hidden: int, image_size: int) -> str:
     """Add the patches of images, the class token and positions learnt for images of one size."""
     x = put_first(g, "cls_token", embed_patches(g.at("patch_embed"), images, hidden, PATCH))
     tokens, learnt = g.shape(x)[1], (image_size // PATCH) ** 2 + 1
@@ -40,32 +37,21 @@ def mix_images(g: GraphBuilder, images: str) -> str:
 
 
 @networks
-def vit(
-    g: GraphBuilder,
-    batch: int,
-    layers: int,
-    *,
-    image_size: int = IMAGE,
-    representation: bool = False,
-    mixup: bool = False,
-    **layer: Any,
-) -> str:
+def vit(g: GraphBuilder, batch: int, c: Config) -> str:
     """Vision transformer, from an image (N, 3, S, S) to class scores (N, 1000).
 
-    All layers have one `Shape`; where they drop, the sum of patches and positions drops too. A
-    `representation` is a dense layer with tanh before the classifier; `mixup` mixes each image with
-    its neighbour in the batch (arXiv 1710.09412).
+    All layers have one `Shape`; where they drop, the sum of patches and positions drops too.
     """
-    shape = Shape(**layer)
-    images = g.input("images", (batch, 3, image_size, image_size))
-    if mixup:
+    shape = Shape.of(c)
+    images = g.input("images", (batch, 3, c.image_size, c.image_size))
+    if c.mixup:
         images = mix_images(g.at("mixup"), images)
-    x = embed_tokens(g, images, shape.hidden, image_size)
+    x = embed_tokens(g, images, shape.hidden, c.image_size)
     x = drop(g, "pos_embed.dropout", x, shape)
-    for number in range(layers):
+    for number in range(c.layers):
         x = pre_norm_layer(g.at(f"blocks.{number}"), x, shape)
     x = first_tokens(g, "head.token", g.layer_norm("norm", x))
-    if representation:
+    if c.representation:
         x = g.linear("representation", x, shape.hidden)
         x = g.elementwise("representation.tanh", "tanh", x)
-    return g.linear("head", x, CLASSES)
+    return g.linear("head", x, c.classes)

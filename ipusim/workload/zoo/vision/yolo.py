@@ -13,17 +13,11 @@ non-maximum suppression: it ends when no score is above its threshold, which dep
 """
 
 from ipusim.workload.zoo.layers.cnn import conv_norm
-from ipusim.workload.zoo.registry import GraphBuilder, networks
+from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-CLASSES = 80
-ANCHORS = 4
-"""Anchors of each scale."""
 BOX_NUMBERS = 5
 """Centre, size and objectness of a box."""
-BACKBONE = ((64, 1), (128, 3), (256, 15), (512, 15), (1024, 7))
-"""Channels and residual blocks of each stage."""
-POOL_KERNELS = (5, 9, 13)
-NECK_BLOCKS = 3
+NECK_BLOCKS, POOL_KERNELS = 3, (5, 9, 13)
 
 
 def _settle(g: GraphBuilder, x: str, channels: int, kernel: int = 1, stride: int = 1) -> str:
@@ -100,13 +94,13 @@ def _down(g: GraphBuilder, x: str, coarser: str) -> str:
     return _neck_block(g.at("csp"), x, channels)
 
 
-def _head(g: GraphBuilder, x: str) -> str:
+def _head(g: GraphBuilder, x: str, c: Config) -> str:
     """Add the head of one scale; the result is (N, boxes, 85)."""
-    numbers = BOX_NUMBERS + CLASSES
-    x = g.conv("detect", x, ANCHORS * numbers, 1, bias=True)
+    numbers = BOX_NUMBERS + c.classes
+    x = g.conv("detect", x, c.anchors * numbers, 1, bias=True)
     batch, _, rows, columns = g.shape(x)
-    boxes = ANCHORS * rows * columns
-    x = g.reshape("reshape", x, (batch, ANCHORS, numbers, rows * columns))
+    boxes = c.anchors * rows * columns
+    x = g.reshape("reshape", x, (batch, c.anchors, numbers, rows * columns))
     x = g.transpose("permute", x, (0, 1, 3, 2))
     x = g.reshape("flatten", x, (batch, boxes, numbers))
     x = g.elementwise("sigmoid", "sigmoid", x)
@@ -120,18 +114,18 @@ def _head(g: GraphBuilder, x: str) -> str:
 
 
 @networks
-def yolo(g: GraphBuilder, batch: int, image_size: int, candidates: int) -> tuple[str, str]:
+def yolo(g: GraphBuilder, batch: int, c: Config) -> tuple[str, str]:
     """From an image (N, 3, S, S) to its candidate boxes, so many at most, and their scores."""
-    x = g.input("images", (batch, 3, image_size, image_size))
+    x = g.input("images", (batch, 3, c.image_size, c.image_size))
     x = _settle(g.at("backbone.conv1"), x, 32, 3)
     scales: list[str] = []
-    for number, (channels, blocks) in enumerate(BACKBONE, start=1):
+    for number, (channels, blocks) in enumerate(c.backbone, start=1):
         stage = g.at(f"backbone.cspdark{number}")
         x = _settle(stage.at("downsample"), x, channels, 3, stride=2)
         x = _partial_block(stage.at("csp"), x, channels, blocks)
         scales.append(x)
     p3, p4, p5 = scales[-3:]
-    p5 = _pooled(g.at("neck.SPP"), p5, BACKBONE[-1][0] // 2)
+    p5 = _pooled(g.at("neck.SPP"), p5, c.backbone[-1][0] // 2)
     p4 = _up(g.at("neck.cspUp1"), p5, p4)
     p3 = _up(g.at("neck.cspUp2"), p4, p3)
     p4 = _down(g.at("neck.cspDown1"), p3, p4)
@@ -139,19 +133,19 @@ def yolo(g: GraphBuilder, batch: int, image_size: int, candidates: int) -> tuple
     heads = []
     for number, scale in zip((3, 4, 5), (p3, p4, p5), strict=True):
         doubled = _settle(g.at(f"neck.out{number}"), scale, 2 * g.shape(scale)[1], 3)
-        heads.append(_head(g.at(f"headp{number}"), doubled))
-    return _candidates(g.at("nms"), g.concat("heads.cat", *heads, axis=1), candidates)
+        heads.append(_head(g.at(f"headp{number}"), doubled, c))
+    return _candidates(g.at("nms"), g.concat("heads.cat", *heads, axis=1), c)
 
 
-def _candidates(g: GraphBuilder, boxes: str, most: int) -> tuple[str, str]:
+def _candidates(g: GraphBuilder, boxes: str, c: Config) -> tuple[str, str]:
     """Turn boxes into corners, and look up those that may be kept, with their class scores."""
     batch, count, numbers = g.shape(boxes)
     corners = g.narrow("boxes", boxes, axis=2, size=4)
     corners = g.at("corners").chain(corners, half="mul", low="sub", high="add")
     scores = g.narrow("classes", boxes, axis=2, size=numbers - BOX_NUMBERS)
-    kept = min(most, count)
+    kept = min(c.candidates, count)
     found = []
-    for name, table, width in (("scores", scores, CLASSES), ("boxes", corners, 4)):
+    for name, table, width in (("scores", scores, c.classes), ("boxes", corners, 4)):
         # Element by element, as the application indexes the flattened tensor.
         flat = g.reshape(f"{name}.flat", table, (batch * count * width, 1))
         indices = (batch * kept * width,)
