@@ -180,13 +180,15 @@ def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip, *, of_largest: bool
     share alone, is no more than that.
     """
     vertex, field = asked.vertex(chip, "2021-11"), part.field
-    compute = pool_vertex_estimate(vertex, part)
+    shares = [np.stack(field)]
     others = () if of_largest else zip(asked.out_field, field, strict=True)
     for dim, (extent, share) in enumerate(others):
         # Where shares differ, that of the others is one smaller.
-        smaller = share - ((extent % share > 0) & (share > 1))
-        other = replace(part, field=(*field[:dim], smaller, *field[dim + 1 :]))
-        compute = np.maximum(compute, pool_vertex_estimate(vertex, other))
+        shares.append(shares[0].copy())
+        shares[-1][dim] -= (extent % share > 0) & (share > 1)
+    # Reckoned at once: of few splits, the calls take longer than the numbers.
+    alike = replace(part, field=tuple(np.stack(shares, axis=1)))
+    compute = pool_vertex_estimate(vertex, alike).max(axis=0)
     windows = zip(field, asked.geometry.stride, asked.geometry.kernel, strict=True)
     elements = prod(out * step + taps - step for out, step, taps in windows)
     if asked.is_grad:

@@ -133,7 +133,8 @@ def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> np.ndarray:
     vectors = part.channel_grouping // vertex.vector_width
     outputs, workers = prod(part.field) * part.batch, vertex.workers
     width = part.field[-1]
-    edges = np.arange(workers + 1)[:, None] * outputs // workers
+    worker = np.arange(workers + 1).reshape(-1, *np.ndim(outputs) * [1])
+    edges = worker * outputs // workers
     begin, end = edges[:-1], edges[1:]
     head = np.minimum(end, ceil_div(begin, width) * width) - begin
     tail = end - np.maximum(begin + head, end // width * width)
@@ -145,7 +146,7 @@ def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> np.ndarray:
         items = items + times * vertex.item_cycles(part, contributing)
     items *= prod(vertex.geometry.kernel)
     # It takes the outputs for vectors here.
-    init_cycles = vertex.init_cycles(part, outputs // vectors, np.arange(workers)[:, None])
+    init_cycles = vertex.init_cycles(part, outputs // vectors, worker[:-1])
     slowest = vertex.worker_cycles(init_cycles, rows, items).max(axis=0)
     return 7 + workers * slowest + 6
 
