@@ -46,7 +46,7 @@ def lower(
         stack.planner_rules(kind, available_memory_proportion)
         for kind in (partials, convolution_partials or partials)
     )
-    state = LoweringState(graph, chip, stack, rules, convolution_rules, dict(layouts or {}))
+    state = LoweringState(graph, chip, stack, rules, convolution_rules, layouts or {})
     with convolutions_planned(state):
         ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
         ops += [lower_op(state, op) for op in graph.ops]

@@ -1,6 +1,6 @@
 """What a lowering knows while it runs: the graph, where every tensor lies, who lowers what."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from importlib import import_module
@@ -29,17 +29,19 @@ def float_dtype(dtype: str) -> str:
 class Task(NamedTuple):
     """All that the lowering of an operation depends on besides `LoweringState`, without names.
 
-    So equal operations of a graph have equal tasks. `results` have no layout yet. The mappings of
-    `inputs` are numbered in order, so that inputs with one mapping have one number. `updates` says
-    that the operation is part of a weight update, `product` how the first input lies on its fullest
-    tile if a matrix product made it, `changes_table` that the graph changes the rows of a table of
-    these sizes; `forward_plan` is the plan of the forward convolution if this is its data gradient,
-    `reference` the layout of what the forward pass dropped from if this is a dropout's gradient.
+    So equal operations of a graph have equal tasks. `results` have no layout yet, and what is read
+    no mapping: `mappings` are numbers, equal where those of `inputs`, and of a `reference` after
+    them, are. `updates` says that the operation is part of a weight update, `product` how the first
+    input lies on its fullest tile if a matrix product made it, `changes_table` that the graph
+    changes the rows of a table of these sizes; `forward_plan` is the plan of the forward
+    convolution if this is its data gradient, `reference` the layout of what the forward pass
+    dropped from if this is a dropout's gradient.
     """
 
     params: Attributes
     updates: bool = False
     inputs: tuple[Placed, ...] = ()
+    mappings: tuple[int, ...] = ()
     roles: tuple[str, ...] = ()
     results: tuple[Placed, ...] = ()
     product: Runs | None = None
@@ -128,10 +130,15 @@ def lowers(attributes: type) -> Callable[[Callable], Callable]:
 
 
 class Lowered(NamedTuple):
-    """An operation without a name, the layouts of its results, and the plan of a convolution."""
+    """An operation without a name, its results, and the plan of a convolution or product.
+
+    Results have no mapping: `mappings` are the numbers of those in the `Task` that they have too,
+    -1 where a result has its own.
+    """
 
     op: LoweredOp
-    layouts: tuple[TensorLayout, ...]
+    results: tuple[Placed, ...]
+    mappings: tuple[int, ...]
     chosen: Plan | None
 
 
@@ -145,25 +152,39 @@ def _lower(
 ) -> Lowered:
     if isinstance(task.params, Conv):
         rules = convolution_rules
+    read = [*(one.layout for one in task.inputs), *filter(None, [task.reference])]
+    read = [one.mapped(str(number)) for one, number in zip(read, task.mappings, strict=True)]
+    if task.reference:
+        task = task._replace(reference=read[-1])
+    inputs = (one._replace(layout=layout) for one, layout in zip(task.inputs, read, strict=False))
     m = Lowering(chip=chip, stack=stack, rules=rules, training=training, task=task)
     attributes = type(task.params)
     if attributes not in LOWERINGS:
         operator = attributes.__module__.rpartition(".")[2]
         import_module(f"ipusim.compiler.operators.{operator}")
-    layouts = LOWERINGS[attributes](m, task.params, *task.inputs)
+    layouts = LOWERINGS[attributes](m, task.params, *inputs)
     if isinstance(layouts, TensorLayout):
         layouts = (layouts,)
-    return Lowered(m.finish(m.result or layouts[0]), layouts, m.chosen)
+    # The last layout holds for all further results.
+    each = [layouts[min(index, len(layouts) - 1)] for index in range(len(task.results))]
+    results = [
+        made._replace(layout=layout.mapped(""))
+        for made, layout in zip(task.results, each, strict=True)
+    ]
+    mappings = [int(layout.mapping or -1) for layout in each]
+    lowered = m.finish(m.result or layouts[0])
+    return Lowered(lowered, tuple(results), tuple(mappings), m.chosen)
 
 
 @dataclass(slots=True)
 class LoweringState:
     """State of one lowering: where every tensor lies, and what was lowered.
 
-    ``plans`` holds, by weight tensor, the plan of its forward convolution, ``products``, by result,
-    how that of a matrix product lies on its fullest tile, ``dropped``, by forward dropout, the
-    tensor that it dropped from last. Networks repeat their layers, so ``lowered`` lowers each
-    `Task` once and remembers the result.
+    `placed` are the tensors that have been met, without their mapping: in `mappings` stands the
+    tensor whose mapping another one has. ``plans`` holds, by weight tensor, the plan of its forward
+    convolution, ``products``, by result, how that of a matrix product lies on its fullest tile,
+    ``dropped``, by forward dropout, the tensor that it dropped from last. Networks repeat their
+    layers, so ``lowered`` lowers each `Task` once and remembers the result.
     """
 
     graph: Graph
@@ -171,7 +192,9 @@ class LoweringState:
     stack: Stack
     rules: PlannerRules
     convolution_rules: PlannerRules
-    layouts: dict[str, TensorLayout]
+    layouts: Mapping[str, TensorLayout]
+    placed: dict[str, Placed] = field(default_factory=dict)
+    mappings: dict[str, str] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     products: dict[str, Runs] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
@@ -188,35 +211,31 @@ class LoweringState:
         alone = partial(_lower, self.chip, self.stack, *rules, self.training)
         self.lowered = lru_cache(maxsize=None)(alone)
 
-    def layout(self, tensor: str) -> TensorLayout:
-        """Return where a tensor lies; one that no operation has made is free by role, or spread."""
-        layout = self.layouts.get(tensor)
-        if layout is None:
-            layout = TensorLayout(free=self.graph.tensors[tensor].role in FREE_ROLES)
-        if not layout.mapping:
-            layout = self.layouts[tensor] = layout.mapped(tensor)
-        return layout
+    def place(self, name: str) -> Placed:
+        """Return a tensor where it lies; one that no operation made is free by role, or spread."""
+        placed = self.placed.get(name)
+        if placed is None:
+            tensor = self.graph.tensors[name]
+            layout = self.layouts.get(name) or TensorLayout(free=tensor.role in FREE_ROLES)
+            placed = self.placed[name] = Placed(tensor.shape, tensor.dtype, layout)
+        return placed
 
-    def task(self, op: Op, mappings: dict[str, str]) -> Task:
-        """Return the task of an operation; `mappings` receives the number of each input mapping."""
-
-        def numbered(name: str) -> TensorLayout:
-            layout = self.layout(name)
-            return layout.mapped(mappings.setdefault(layout.mapping, str(len(mappings))))
-
-        tensors, params, reference = self.graph.tensors, op.params, None
-        inputs = [
-            Placed(tensors[name].shape, tensors[name].dtype, numbered(name)) for name in op.inputs
-        ]
+    def task(self, op: Op, numbers: dict[str, int]) -> Task:
+        """Return the task of an operation; `numbers` receives the number of each mapping."""
+        tensors, params, read, reference = self.graph.tensors, op.params, op.inputs, None
         if isinstance(params, Elementwise) and params.function in DROPOUTS:
             if op.phase == "backward":
-                reference = numbered(self.dropped.get(op.source, op.inputs[0]))
+                dropped = self.dropped.get(op.source, read[0])
+                read, reference = (*read, dropped), self.place(dropped).layout
             else:
-                self.dropped[op.source or op.name] = op.inputs[0]
+                self.dropped[op.source or op.name] = read[0]
+        lie = self.mappings
+        mappings = [numbers.setdefault(lie.get(name, name), len(numbers)) for name in read]
         return Task(
             params,
             op.phase == "update",
-            tuple(inputs),
+            tuple([self.place(name) for name in op.inputs]),
+            tuple(mappings),
             tuple([tensors[name].role for name in op.inputs]),
             tuple([Placed(tensors[name].shape, tensors[name].dtype) for name in op.outputs]),
             product=self.products.get(op.inputs[0]) if op.inputs else None,
@@ -234,15 +253,13 @@ def _table_of(gather: Gather) -> Gather:
 
 
 def lower_op(state: LoweringState, op: Op) -> LoweredOp:
-    """Lower one operation and record the layouts of its results; the last holds for all further."""
-    mappings: dict[str, str] = {}
-    lowered = state.lowered(state.task(op, mappings))
-    named = dict(zip(mappings.values(), mappings, strict=True))
-    for index, name in enumerate(op.outputs):
-        layout = lowered.layouts[min(index, len(lowered.layouts) - 1)]
-        if layout.mapping:
-            layout = layout.mapped(named[layout.mapping])
-        state.layouts[name] = layout
+    """Lower one operation and record where its results lie."""
+    numbers: dict[str, int] = {}
+    lowered = state.lowered(state.task(op, numbers))
+    state.placed.update(zip(op.outputs, lowered.results, strict=True))
+    for name, number in zip(op.outputs, lowered.mappings, strict=True):
+        if number >= 0:
+            state.mappings[name] = [*numbers][number]
     if isinstance(op.params, Conv) and op.params.pass_kind == "forward":
         state.plans[op.inputs[1]] = lowered.chosen
     elif isinstance(op.params, MatMul) and lowered.chosen:
