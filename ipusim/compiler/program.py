@@ -1,8 +1,10 @@
 """A lowered program: operations as lists of supersteps, with cycles, bytes and activity."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -33,14 +35,14 @@ class Superstep(NamedTuple):
         phases = self.sync_cycles + self.exchange_cycles + self.copy_cycles + self.compute_cycles
         return self.repeats * phases
 
+    @property
+    def exchanges(self) -> int:
+        """How many supersteps with an exchange this counts as, 1 or none.
 
-def exchanges(steps: Iterable[Superstep]) -> int:
-    """Return how many supersteps have an exchange.
-
-    A step in a loop counts once: what it takes beyond its syncs and data is shared by all rounds
-    (`Stack.in_loop`).
-    """
-    return sum(step.exchange_bytes > 0 for step in steps)
+        In a loop it counts once: what it takes beyond its syncs and data is shared by all rounds
+        (`Stack.in_loop`).
+        """
+        return int(self.exchange_bytes > 0)
 
 
 class LoweredOp(NamedTuple):
@@ -106,24 +108,35 @@ class Program:
         return {op.signature(): op for op in self.ops if op.steps}
 
     @cached_property
+    def _alike(self) -> list[tuple[tuple[Superstep, ...], int]]:
+        """Supersteps of operations that were lowered once, and how many these are."""
+        times = Counter(id(op.steps) for op in self.ops)
+        steps = {id(op.steps): op.steps for op in self.ops}
+        return [(one, times[key]) for key, one in steps.items()]
+
+    def total(self, amount: Callable[[Superstep], int]) -> int:
+        """Return the sum of an amount over all supersteps."""
+        return sum(times * sum(map(amount, steps)) for steps, times in self._alike)
+
+    @cached_property
     def cycles(self) -> int:
         """Cycles of the whole program."""
-        return sum(step.cycles for step in self.steps)
+        return self.total(attrgetter("cycles"))
 
     @cached_property
     def supersteps(self) -> int:
         """Supersteps that run, repeats counted."""
-        return sum(step.repeats for step in self.steps)
+        return self.total(attrgetter("repeats"))
 
     @cached_property
     def exchanges(self) -> int:
-        """Supersteps with an exchange, by `exchanges`."""
-        return exchanges(self.steps)
+        """Supersteps with an exchange, as `Superstep.exchanges` counts them."""
+        return self.total(attrgetter("exchanges"))
 
     @cached_property
     def exchanged_bytes(self) -> int:
         """Bytes received over the exchange by all tiles, an upper estimate."""
-        return sum(step.exchange_bytes * step.tiles * step.repeats for step in self.steps)
+        return self.total(lambda step: step.exchange_bytes * step.tiles * step.repeats)
 
     @cached_property
     def macs(self) -> int:
@@ -138,6 +151,6 @@ class Program:
     def phase_cycles(self) -> dict[str, int]:
         """Return the cycles spent in sync, exchange, on-tile copies and compute."""
         return {
-            phase: sum(step.repeats * getattr(step, f"{phase}_cycles") for step in self.steps)
+            phase: self.total(lambda step, of=f"{phase}_cycles": step.repeats * getattr(step, of))
             for phase in ("sync", "exchange", "copy", "compute")
         }

@@ -191,9 +191,8 @@ def program_energy(program: Program, config: RunConfig, scales: PowerScales) -> 
     power = config.system.power
     half_flops, float_flops = 2 * (program.macs - program.float_macs), 2 * program.float_macs
     amp_pj = half_flops * power.amp_half_pj_per_flop + float_flops * power.amp_float_pj_per_flop
-    busy = sum(
-        step.repeats * (step.compute_cycles + step.copy_cycles) * step.tiles
-        for step in program.steps
+    busy = program.total(
+        lambda step: step.repeats * (step.compute_cycles + step.copy_cycles) * step.tiles
     )
     sram_pj = busy * SRAM_BYTES_PER_CYCLE * power.sram_pj_per_byte
     return Energy(

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from operator import attrgetter
 
 from ipusim.compiler import memory
-from ipusim.compiler.program import LoweredOp, Program, Superstep, exchanges
+from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.argument_copies import with_arguments
@@ -118,7 +118,7 @@ class Partitioned:
     def _work(self, *steps: Superstep) -> Work:
         return Work(
             seconds=sum(step.cycles for step in steps) / self.chip.clock_hz,
-            exchanges=exchanges(steps),
+            exchanges=sum(step.exchanges for step in steps),
             clock_hz=self.chip.clock_hz,
         )
 
