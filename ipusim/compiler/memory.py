@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
-from ipusim.compiler.code_size import STACK_BYTES, Code, code_size
+from ipusim.compiler.code_size import BYTES, Code, code_size
 from ipusim.compiler.program import Program, all_temp_bytes
 from ipusim.compiler.tiles import ceil_div
 from ipusim.errors import ConfigError
@@ -72,7 +72,7 @@ class Memory:
     @property
     def code_bytes(self) -> int:
         """Code and stacks of the fullest tile."""
-        return self.code.fullest_tile.total + STACK_BYTES
+        return self.code.fullest_tile.total + BYTES["stacks"]
 
     @property
     def always_live_bytes(self) -> int:
@@ -87,7 +87,9 @@ class Memory:
     @property
     def total_bytes(self) -> int:
         """Variables, code and stacks of all tiles together."""
-        return self.total_bytes_uncompiled + self.code.chip.vertex_code + STACK_BYTES * self.tiles
+        return (
+            self.total_bytes_uncompiled + self.code.chip.vertex_code + BYTES["stacks"] * self.tiles
+        )
 
     @property
     def total_bytes_uncompiled(self) -> int:

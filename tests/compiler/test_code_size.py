@@ -2,8 +2,8 @@
 
 import pytest
 
-from ipusim.compiler import code_size as sizes, memory
-from ipusim.compiler.code_size import code_size
+from ipusim.compiler import memory
+from ipusim.compiler.code_size import BYTES, code_size
 from ipusim.compiler.lower import lower
 from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.compiler.stacks import load_stack
@@ -70,13 +70,13 @@ def test_code_of_two_small_operations_by_hand():
     code = code_size(EMPTY, program, TILES)
     # Repeats run the same code; a copy has no vertex; two types of vertex, one on all tiles.
     own = code.fullest_tile
-    assert own.vertex_code == sizes.CODE_BASE_BYTES + 2 * sizes.VERTEX_CODE_BYTES
-    assert own.vertex_state == 3 * sizes.VERTEX_STATE_BYTES
-    assert own.exchange_code == sizes.EXCHANGE_STEP_BYTES + 2 * sizes.EXCHANGE_BYTES_PER_KIB
-    assert own.control_code == 4 * sizes.CONTROL_BYTES
+    assert own.vertex_code == BYTES["program"] + 2 * BYTES["vertex type"]
+    assert own.vertex_state == 3 * BYTES["vertices"]
+    assert own.exchange_code == BYTES["exchange"] + 2 * BYTES["KiB of rows"]
+    assert own.control_code == 4 * BYTES["superstep"]
     assert own.total == sum(getattr(own, name) for name in own.__slots__)
-    assert code.chip.control_code == (3 * TILES + 736) * sizes.CONTROL_BYTES
-    assert code.chip.vertex_state == (2 * TILES + 736) * sizes.VERTEX_STATE_BYTES
+    assert code.chip.control_code == (3 * TILES + 736) * BYTES["superstep"]
+    assert code.chip.vertex_state == (2 * TILES + 736) * BYTES["vertices"]
     assert code.chip.vertex_code == TILES * own.vertex_code
 
 
@@ -85,8 +85,8 @@ def test_a_convolution_has_larger_vertices_and_more_messages_than_a_product():
     one = lowered("one", vertex, kind="conv", codelet="AMP nx1 1x16x16", reads_lines=True)
     product = lowered("one", vertex, kind="matmul", codelet="AMP 1x1 1x16x16")
     conv, dense = own_code(one), own_code(product)
-    assert conv.vertex_state - dense.vertex_state == sizes.CONV_VERTEX_STATE_BYTES
-    per_kib = sizes.FIELD_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
+    assert conv.vertex_state - dense.vertex_state == BYTES["field vertices"]
+    per_kib = BYTES["KiB of fields"] - BYTES["KiB of rows"]
     assert conv.exchange_code - dense.exchange_code == 4 * per_kib
     # Without a field, a convolution receives what a product does.
     assert own_code(product._replace(kind="conv")).exchange_code == dense.exchange_code
@@ -96,7 +96,7 @@ def test_a_convolution_has_larger_vertices_and_more_messages_than_a_product():
         two = one._replace(name="two", plan="/ b2", codelet=codelet)
         assert (
             own_code(one, two).vertex_code
-            == sizes.CODE_BASE_BYTES + types * sizes.CONV_VERTEX_CODE_BYTES
+            == BYTES["program"] + types * BYTES["planned vertex type"]
         )
 
 
@@ -104,8 +104,8 @@ def test_the_rounds_of_a_loop_share_their_code():
     rounds = [lowered(f"{round_prefix('loop', n)}a", step(received=2048)) for n in range(3)]
     rounds.append(lowered(f"{round_prefix('loop', 0)}b", step(received=2048)))
     own = own_code(*rounds)
-    assert own.control_code == 2 * sizes.CONTROL_BYTES
-    assert own.vertex_state == 2 * sizes.VERTEX_STATE_BYTES
+    assert own.control_code == 2 * BYTES["superstep"]
+    assert own.vertex_state == 2 * BYTES["vertices"]
 
 
 def test_pieces_take_more_code_than_whole_rows():
@@ -115,7 +115,7 @@ def test_pieces_take_more_code_than_whole_rows():
         lowered("c", step("popops::MultiSlice", received=4096), kind="gather"),
     )
     whole, *small = (own_code(op).exchange_code for op in (rows, *pieces))
-    more = sizes.PIECE_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
+    more = BYTES["KiB of pieces"] - BYTES["KiB of rows"]
     assert [code - whole for code in small] == [4 * more] * 2
     # What was transposed on the tiles, and what only moves, arrives in blocks.
     copy = step("copy", compute=0, received=4096)
@@ -157,9 +157,9 @@ def test_updates_of_equal_tensors_share_code_beside_the_program():
         lowered(f"update{n}", step("popops::ScaledAdd", compute=c)) for n, c in enumerate((7, 7, 9))
     )
     bare, one = own_code(main), own_code(main, update=(first, equal))
-    assert one.control_code - bare.control_code == sizes.CONTROL_BYTES
+    assert one.control_code - bare.control_code == BYTES["superstep"]
     two = own_code(main, update=(first, equal, other))
-    assert two.control_code - one.control_code == sizes.CONTROL_BYTES
+    assert two.control_code - one.control_code == BYTES["superstep"]
     assert two.vertex_code == one.vertex_code
 
 
@@ -175,11 +175,11 @@ def test_memory_adds_up():
     # Two neighbouring activations live at once, and temporaries of the convolution.
     temporaries = max(op.temp_bytes * op.tiles for op in program.ops)
     assert bare.variable_bytes == weights + 2 * image + temporaries
-    stacks = sizes.STACK_BYTES * MK2.tiles
+    stacks = BYTES["stacks"] * MK2.tiles
     assert bare.total_bytes == bare.variable_bytes + bare.code.chip.total + stacks
     uncompiled = bare.total_bytes - bare.code.chip.vertex_code - stacks
     assert bare.total_bytes_uncompiled == uncompiled
-    assert bare.code_bytes == bare.code.fullest_tile.total + sizes.STACK_BYTES
+    assert bare.code_bytes == bare.code.fullest_tile.total + BYTES["stacks"]
     assert bare.always_live_bytes == bare.code_bytes + bare.parameter_bytes
 
 

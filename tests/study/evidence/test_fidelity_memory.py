@@ -2,7 +2,7 @@
 
 import pytest
 
-from ipusim.compiler import code_size
+from ipusim.compiler.code_size import BYTES
 from ipusim.study.evidence import memory as evidence_memory, networks as memory_networks
 
 LIMITS = {
@@ -62,25 +62,24 @@ def test_variables_of_whole_networks(rows):
 @pytest.mark.parametrize(
     ("constant", "factor", "category"),
     [
-        ("CODE_BASE_BYTES", 2.0, "vertex code"),
-        ("VERTEX_CODE_BYTES", 2.0, "vertex code"),
-        ("CONV_VERTEX_CODE_BYTES", 2.0, "vertex code"),
-        ("VERTEX_STATE_BYTES", 0.7, "vertex state"),
-        ("EXCHANGE_STEP_BYTES", 2.0, "exchange code"),
-        ("CONTROL_BYTES", 1.5, "control code"),
+        ("program", 2.0, "vertex code"),
+        ("vertex type", 2.0, "vertex code"),
+        ("planned vertex type", 2.0, "vertex code"),
+        ("vertices", 0.7, "vertex state"),
+        ("exchange", 2.0, "exchange code"),
+        ("superstep", 1.5, "control code"),
     ],
 )
 def test_a_broken_constant_breaks_a_limit(monkeypatch, constant, factor, category):
-    changed = round(factor * getattr(code_size, constant))
-    monkeypatch.setattr(code_size, constant, changed)
+    monkeypatch.setitem(BYTES, constant, round(factor * BYTES[constant]))
     rows = evidence_memory.profiled_rows()
     held = rows[(rows["category"] == category) & (rows["use"] == evidence_memory.HELD_OUT)]
     assert held["error_percent"].abs().median() > LIMITS[category][0]
 
 
 def test_a_broken_constant_of_convolutions_shows_in_layers(monkeypatch, rows):
-    constant = "CONV_VERTEX_STATE_BYTES"
-    monkeypatch.setattr(code_size, constant, round(2.5 * getattr(code_size, constant)))
+    constant = "field vertices"
+    monkeypatch.setitem(BYTES, constant, round(2.5 * BYTES[constant]))
     broken = evidence_memory.profiled_rows()
 
     def worst(frame):
@@ -93,10 +92,10 @@ def test_a_broken_constant_of_convolutions_shows_in_layers(monkeypatch, rows):
     assert worst(broken) > 40.0
 
 
-@pytest.mark.parametrize("kind", ["", "FIELD_", "PIECE_"])
+@pytest.mark.parametrize("kind", ["rows", "fields", "pieces"])
 def test_exchange_code_of_whole_networks(monkeypatch, rows, kind):
-    constant = f"{kind}EXCHANGE_BYTES_PER_KIB"
-    monkeypatch.setattr(code_size, constant, 3 * getattr(code_size, constant))
+    constant = f"KiB of {kind}"
+    monkeypatch.setitem(BYTES, constant, 3 * BYTES[constant])
     broken = evidence_memory.profiled_rows()
 
     def worst(frame):
