@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import gcd, prod
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import (
+    Tile,
     ceil_div,
     copy_cycles,
     distinct_splits,
@@ -25,7 +26,6 @@ from ipusim.compiler.tiles import (
     vector_width,
 )
 from ipusim.compiler.vertices.pool import (
-    PoolGeometry,
     PoolVertex,
     TileSlice,
     pool_tile_cycles,
@@ -44,25 +44,6 @@ _PREFERRED_GROUPING = {
     ("average", "float32"): 4,
 }
 _GROUPING_TOLERANCE = (4, 3)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolPlan:
-    """How one pass is split: channels processed together, parts of channel groups, batch and field.
-
-    The cost is the planner's own estimate.
-    """
-
-    channel_grouping: int
-    channel_split: int
-    batch_split: int
-    field_split: tuple[int, ...]
-    cost_cycles: int = 0
-
-    @classmethod
-    def of(cls, split: Sequence[int], cost_cycles: int = 0) -> Self:
-        """Return the plan whose numbers, field last, are those of `split`."""
-        return cls(*split[:3], tuple(split[3:]), cost_cycles)
 
 
 @dataclass(frozen=True)
@@ -115,33 +96,46 @@ class PoolPass:
         """Field that the pass writes."""
         return self.op.field if self.op.backward else self.op.out_field
 
-    @cached_property
-    def geometry(self) -> PoolGeometry:
-        """Which inputs an output sees; in a gradient strides turn into dilation of the input."""
+    def vertex(self, tile: Tile) -> PoolVertex:
+        """Return the vertex that runs; in a gradient strides turn into dilation of the input."""
         op, ones = self.op, (1,) * len(self.op.field)
-        if not op.backward:
-            return PoolGeometry(op.field, op.kernel, op.stride, ones, op.padding_lower)
-        lower = tuple(k - 1 - p for k, p in zip(op.kernel, op.padding_lower, strict=True))
-        return PoolGeometry(op.out_field, op.kernel, ones, op.stride, lower)
+        sees = op.field, op.kernel, op.stride, ones, op.padding_lower
+        if op.backward:
+            lower = tuple(k - 1 - p for k, p in zip(op.kernel, op.padding_lower, strict=True))
+            sees = op.out_field, op.kernel, ones, op.stride, lower
+        return PoolVertex(*sees, self.is_max, self.is_grad, tile.width(self.dtype), tile)
 
-    def vertex(self, chip: Chip, version: str) -> PoolVertex:
-        """Return the vertex that runs, as a version of the estimators times it."""
-        width = vector_width(self.dtype, chip)
-        return PoolVertex(self.geometry, self.is_max, self.is_grad, width, chip.workers, version)
-
-    def part(self, plan: PoolPlan) -> TileSlice:
-        """Return the largest share of a tile."""
-        groups = ceil_div(self.op.channels, plan.channel_grouping)
+    def part(self, split: Sequence[int]) -> TileSlice:
+        """Return the largest share of a tile in a split, as `PoolPlan` has it."""
+        grouping, channel_parts, batch_parts, *field_parts = split
+        groups = ceil_div(self.op.channels, grouping)
         return TileSlice(
-            plan.channel_grouping,
-            ceil_div(groups, plan.channel_split),
-            ceil_div(self.op.batch, plan.batch_split),
-            tuple(map(ceil_div, self.out_field, plan.field_split)),
+            grouping,
+            ceil_div(groups, channel_parts),
+            ceil_div(self.op.batch, batch_parts),
+            tuple(map(ceil_div, self.out_field, field_parts)),
         )
 
 
+class PoolPlan(NamedTuple):
+    """How a pass is split, its dimensions merged as popnn merges them.
+
+    A `split` has the channels that are processed together, then the parts of channel groups, batch
+    and field. The cost is the planner's own estimate.
+    """
+
+    asked: PoolPass
+    split: tuple[int, ...]
+    cost_cycles: int
+
+    @property
+    def part(self) -> TileSlice:
+        """The largest share of a tile."""
+        return self.asked.part(self.split)
+
+
 def _splits(asked: PoolPass, grouping: int, tiles: int) -> np.ndarray:
-    """Return the splits into at most `tiles` parts, each a row with the fields of a `PoolPlan`.
+    """Return the splits into at most `tiles` parts, each a row as `PoolPlan` has it.
 
     Of the last dimension only the finest, which costs least.
     """
@@ -167,7 +161,7 @@ def _moved(asked: PoolPass, part: TileSlice, chip: Chip, elements: int) -> int:
 def _early_cost(asked: PoolPass, part: TileSlice, chip: Chip) -> int:
     """Return the cost that PoolPlan.cpp of tag 1.0.136 minimises, in cycles."""
     vectors = ceil_div(part.channel_grouping, vector_width(asked.dtype, chip))
-    window = prod(asked.geometry.kernel)
+    window = prod(asked.op.kernel)
     row = 10 + window * part.field[-1] * (3 + 2 * vectors)
     compute = prod(part.field[:-1]) * row * part.batch * part.channel_groups
     return compute + _moved(asked, part, chip, prod(part.field))
@@ -179,7 +173,7 @@ def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip, *, of_largest: bool
     The bytes that move are those of getBytesRequiredPerTile. The cost `of_largest`, of the largest
     share alone, is no more than that.
     """
-    vertex, field = asked.vertex(chip, "2021-11"), part.field
+    vertex, field = asked.vertex(Tile(chip, "2021-11")), part.field
     shares = [np.stack(field)]
     others = () if of_largest else zip(asked.out_field, field, strict=True)
     for dim, (extent, share) in enumerate(others):
@@ -189,7 +183,7 @@ def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip, *, of_largest: bool
     # Reckoned at once: of few splits, the calls take longer than the numbers.
     alike = replace(part, field=tuple(np.stack(shares, axis=1)))
     compute = pool_vertex_estimate(vertex, alike).max(axis=0)
-    windows = zip(field, asked.geometry.stride, asked.geometry.kernel, strict=True)
+    windows = zip(field, vertex.stride, vertex.kernel, strict=True)
     elements = prod(out * step + taps - step for out, step, taps in windows)
     if asked.is_grad:
         elements = 2 * elements + prod(field)
@@ -204,10 +198,10 @@ def _in_solver_order(
     Its solver (lib/popsolver/Model.cpp, minimize) counts up the shares of a tile, in the outermost
     loop that with the fewest values.
     """
-    least = _late_cost(asked, asked.part(PoolPlan.of(splits.T)), chip, of_largest=True)
-    one = asked.part(PoolPlan.of(splits[least.argmin()]))
+    least = _late_cost(asked, asked.part(splits.T), chip, of_largest=True)
+    one = asked.part(splits[least.argmin()])
     splits = splits[least <= _late_cost(asked, one, chip)]
-    parts = asked.part(PoolPlan.of(splits.T))
+    parts = asked.part(splits.T)
     shares = (parts.channel_grouping, parts.channel_groups, parts.batch, *parts.field)
     values = [groupings[-1] - groupings[0], ceil_div(asked.op.channels, groupings[0]) - 1]
     values += [size - 1 for size in (asked.op.batch, *asked.out_field)]
@@ -222,14 +216,14 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
     if asked.library != "2020-01":
         cost, splits = _late_cost, _in_solver_order(asked, groupings, splits, chip)
     # Formulas hold for a number and for an array of them.
-    costs = cost(asked, asked.part(PoolPlan.of(splits.T)), chip)
+    costs = cost(asked, asked.part(splits.T), chip)
     best = costs.argmin()
-    return PoolPlan.of(splits[best].tolist(), int(costs[best]))
+    return PoolPlan(asked, tuple(splits[best].tolist()), int(costs[best]))
 
 
 @lru_cache(maxsize=512)
-def plan_pool(asked: PoolPass, chip: Chip) -> tuple[PoolPass, PoolPlan]:
-    """Return one pass with the dimensions merged that popnn merges, and how it is split."""
+def plan_pool(asked: PoolPass, chip: Chip) -> PoolPlan:
+    """Return how one pass is split."""
     grain = vector_width(asked.dtype, chip)
     finest = asked.gathered(grain)
     channels = finest.op.channels
@@ -239,13 +233,11 @@ def plan_pool(asked: PoolPass, chip: Chip) -> tuple[PoolPass, PoolPlan]:
     preferred = _PREFERRED_GROUPING[asked.op.kind, asked.dtype]
     grouped = asked.gathered(preferred)
     few = grouped.op.channels < preferred
-    if asked.library == "2020-01" or best.channel_grouping >= preferred or few:
-        return finest, best
+    if asked.library == "2020-01" or best.split[0] >= preferred or few:
+        return best
     wider = _search(grouped, [preferred], chip)
     numerator, denominator = _GROUPING_TOLERANCE
-    if wider.cost_cycles < best.cost_cycles * numerator // denominator:
-        return grouped, wider
-    return finest, best
+    return wider if wider.cost_cycles < best.cost_cycles * numerator // denominator else best
 
 
 @lowers(Pool)
@@ -307,13 +299,13 @@ def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
 
     Inputs that arrive in another grouping are rearranged, each by itself.
     """
-    op, chip = asked.op, m.chip
-    split, plan = plan_pool(asked, chip)
-    part, vertex = split.part(plan), split.vertex(chip, m.tile.version)
-    cycles = pool_tile_cycles(vertex, split.out_field, plan.field_split, part)
+    op, chip, plan = asked.op, m.chip, plan_pool(asked, m.chip)
+    part, vertex = plan.part, plan.asked.vertex(m.tile)
+    out_field, field_split = plan.asked.out_field, plan.split[3:]
+    cycles = pool_tile_cycles(vertex, out_field, field_split, part)
     size = element_bytes(asked.dtype)
     planes = part.batch * part.channel_groups * part.channel_grouping
-    in_bytes = vertex.geometry.input_extent(part.field) * planes * size
+    in_bytes = vertex.input_extent(part.field) * planes * size
     out_bytes = prod(part.field) * planes * size
     windows = [(in_bytes, asked.grouping)]
     if asked.is_grad:
@@ -322,19 +314,19 @@ def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
         windows += [*windows, (out_bytes, acts or asked.grouping)]
     received = sum(each for each, _ in windows)
     copied = sum(
-        rearranged_copy_cycles(each, gcd(grouping, plan.channel_grouping) * size, chip)
+        rearranged_copy_cycles(each, gcd(grouping, part.channel_grouping) * size, chip)
         for each, grouping in windows
-        if grouping != plan.channel_grouping
+        if grouping != part.channel_grouping
     )
     if asked.is_grad:
         # The incoming gradient is first copied into the layout of the pooled output.
         pooled = ceil_div(op.batch * op.channels * prod(op.out_field), chip.tiles)
         m.copy("rearrange gradient", pooled * size)
-    dims = enumerate(zip(split.out_field, plan.field_split, strict=True))
-    if m.library == "2021-11" and any(vertex.geometry.leaves_out(dim, *each) for dim, each in dims):
+    dims = enumerate(zip(out_field, field_split, strict=True))
+    if m.library == "2021-11" and any(vertex.leaves_out(dim, *each) for dim, each in dims):
         # The vertices write no output that is left out, so all are zeroed first (zeroRequired).
         m.fill(Placed((out_bytes // size,), asked.dtype, TensorLayout(tiles=1)))
     kind = ("MaxPoolingGrad" if asked.is_grad else "MaxPooling") if asked.is_max else "SumPooling"
     name = f"{op.kind} pool" + (" gradient" if op.backward else "")
     m.emit(name, f"popnn::{kind}", cycles, received=received, copy=copied)
-    return plan.channel_grouping
+    return part.channel_grouping

@@ -13,18 +13,29 @@ from math import prod
 
 import numpy as np
 
-from ipusim.compiler.tiles import ceil_div, pieces_of_rows
+from ipusim.compiler.tiles import Tile, ceil_div, pieces_of_rows
 
 # Unpacking a scaled pointer, twice for the list of work lists.
 _UNPACK = 2
 
 
 @dataclass(frozen=True, slots=True)
-class PoolGeometry:
-    """Which inputs an output sees, per spatial dimension.
+class TileSlice:
+    """The share of one tile: channel groups, batch elements and output field."""
 
-    `dilation` is the spacing of the input: the forward stride in the gradient, otherwise 1;
-    `padding_lower` comes before the first (dilated) input.
+    channel_grouping: int
+    channel_groups: int
+    batch: int
+    field: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolVertex:
+    """Which vertex runs (maximum or sum, forward or gradient of a maximum), and how it is timed.
+
+    The first fields say which inputs an output sees, per spatial dimension: `dilation` is the
+    spacing of the input, the forward stride in the gradient, otherwise 1; `padding_lower` comes
+    before the first (dilated) input. A vector has `width` channels.
     """
 
     in_field: tuple[int, ...]
@@ -32,6 +43,10 @@ class PoolGeometry:
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     padding_lower: tuple[int, ...]
+    is_max: bool
+    is_grad: bool
+    width: int
+    tile: Tile
 
     def reached(self, dim: int, begin: int, end: int) -> np.ndarray:
         """Return, by kernel position and output of a range, whether they meet an input."""
@@ -58,28 +73,6 @@ class PoolGeometry:
             )
         )
 
-
-@dataclass(frozen=True, slots=True)
-class TileSlice:
-    """The share of one tile: channel groups, batch elements and output field."""
-
-    channel_grouping: int
-    channel_groups: int
-    batch: int
-    field: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolVertex:
-    """Which vertex runs (maximum or sum, forward or gradient of a maximum), and how it is timed."""
-
-    geometry: PoolGeometry
-    is_max: bool
-    is_grad: bool
-    vector_width: int
-    workers: int
-    version: str
-
     def loop_cycles(self, count: int) -> int:
         """Return the cycles of the innermost loop, over `count` outputs of one channel vector."""
         if self.is_grad:
@@ -89,9 +82,9 @@ class PoolVertex:
     def item_cycles(self, part: TileSlice, count: int) -> int:
         """Return the cycles of one work item: a kernel position, `count` outputs, all channels."""
         groups = part.channel_groups
-        vectors = part.channel_grouping // self.vector_width
+        vectors = part.channel_grouping // self.width
         channel_loop = vectors * (3 + self.loop_cycles(count)) + 1
-        if self.version == "2020-01":
+        if self.tile.version == "2020-01":
             # Pointers are reloaded and advanced for every channel group.
             return 23 + groups * (2 + 5 + 4 + 2 + (12 if self.is_grad else 0) + channel_loop)
         between = (6 if self.is_grad else 4) * (groups - 1)
@@ -104,16 +97,16 @@ class PoolVertex:
         Later what is left over is found from outputs, not vectors: as the difference is unsigned,
         every worker has one more where vectors of several per output were shared out.
         """
-        vectors = outputs * (part.channel_grouping // self.vector_width)
-        if self.version == "2020-01":
+        vectors = outputs * (part.channel_grouping // self.width)
+        if self.tile.version == "2020-01":
             return (3 + 8 * (vectors + 1)) * (part.channel_groups - 1)
-        share = vectors // self.workers
-        left = outputs - share * self.workers
+        share = vectors // self.tile.workers
+        left = outputs - share * self.tile.workers
         return (4 + share + ((left < 0) | (worker < left))) * part.channel_groups
 
     def worker_cycles(self, init_cycles: int, rows: int, items: int) -> int:
         """Return one worker's cycles: `init_cycles`, and `items` for the work of all its rows."""
-        early = self.version == "2020-01"
+        early = self.tile.version == "2020-01"
         cycles = 16 if early else 17 + _UNPACK
         cycles += init_cycles
         cycles += 7 if early else 6 + _UNPACK
@@ -130,8 +123,8 @@ def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> np.ndarray:
 
     The numbers of `part` are arrays: the shares of many splits.
     """
-    vectors = part.channel_grouping // vertex.vector_width
-    outputs, workers = prod(part.field) * part.batch, vertex.workers
+    vectors = part.channel_grouping // vertex.width
+    outputs, workers = prod(part.field) * part.batch, vertex.tile.workers
     width = part.field[-1]
     worker = np.arange(workers + 1).reshape(-1, *np.ndim(outputs) * [1])
     edges = worker * outputs // workers
@@ -142,9 +135,9 @@ def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> np.ndarray:
     rows = items = 0
     for times, count in ((head > 0, head), (whole, width), (tail > 0, tail)):
         rows = rows + times
-        contributing = ceil_div(count, vertex.geometry.dilation[-1])
+        contributing = ceil_div(count, vertex.dilation[-1])
         items = items + times * vertex.item_cycles(part, contributing)
-    items *= prod(vertex.geometry.kernel)
+    items *= prod(vertex.kernel)
     # It takes the outputs for vectors here.
     init_cycles = vertex.init_cycles(part, outputs // vectors, worker[:-1])
     slowest = vertex.worker_cycles(init_cycles, rows, items).max(axis=0)
@@ -161,7 +154,7 @@ def pool_tile_cycles(
     sampled = []
     for dim, (size, split) in enumerate(zip(out_field, field_split, strict=True)):
         edges = [(at * size // split, (at + 1) * size // split) for at in _sampled(size, split)]
-        found = [vertex.geometry.reached(dim, *each) for each in edges]
+        found = [vertex.reached(dim, *each) for each in edges]
         # Parts that are alike once only.
         sampled.append({each.tobytes(): each for each in found}.values())
     return max([_tile_cycles(vertex, tile, part) for tile in product(*sampled)])
@@ -181,7 +174,7 @@ def _sampled(size: int, split: int) -> set[int]:
 def _tile_cycles(vertex: PoolVertex, tile: Sequence[np.ndarray], part: TileSlice) -> int:
     """Return the cycles of a tile, given `reached` of its outputs along each field dimension."""
     *outer, last = tile
-    workers, width = vertex.workers, last.shape[1]
+    workers, width = vertex.tile.workers, last.shape[1]
     # How many kernel positions of the outer dimensions reach each row of the tile.
     counts = product(*(along.sum(axis=0).tolist() for along in outer))
     per_row = [prod(each) for each in counts] * part.batch

@@ -9,8 +9,9 @@ from hypothesis import given, settings, strategies as st
 from windows import NO_PADDING, pool
 
 from ipusim.compiler.operators import pool as pool_plan
-from ipusim.compiler.operators.pool import PoolPass, PoolPlan, plan_pool, pool_pass
-from ipusim.compiler.vertices.pool import PoolGeometry, PoolVertex, TileSlice, pool_tile_cycles
+from ipusim.compiler.operators.pool import PoolPass, plan_pool, pool_pass
+from ipusim.compiler.tiles import Tile
+from ipusim.compiler.vertices.pool import PoolVertex, TileSlice, pool_tile_cycles
 from ipusim.errors import WorkloadError
 
 
@@ -24,7 +25,12 @@ def test_output_field():
     assert gap.out_field == (1, 1)
 
 
-ROW = PoolGeometry((1, 13), (1, 2), (1, 1), (1, 1), (0, 0))
+ROW = (1, 13), (1, 2), (1, 1), (1, 1), (0, 0)
+
+
+def pool_vertex(sees, era="2021-11", *, gradient=False):
+    """Return the maximum of halves, or its gradient, whose outputs see such inputs."""
+    return PoolVertex(*sees, True, gradient, 4, Tile(MK2, era))
 
 
 def test_vertex_by_hand():
@@ -33,8 +39,7 @@ def test_vertex_by_hand():
     item = 20 + 1 + (2 + (4 + 3 * 1) + 1) + 1 + 3
     worker = (4 + 2 + 2 + 7 + 2 + 2) + (4 + 2) + (5 + 1 + 2) + (2 + 1) + (3 + 2 + 4 + 1)
     worker += 13 + 2 * item + 2 + 1
-    vertex = PoolVertex(ROW, True, False, 4, 6, "2021-11")
-    cycles = pool_tile_cycles(vertex, (1, 12), (1, 1), part)
+    cycles = pool_tile_cycles(pool_vertex(ROW), (1, 12), (1, 1), part)
     assert cycles == 7 + 6 * worker + 6
 
 
@@ -51,7 +56,7 @@ def test_vertex_by_hand():
     ],
 )
 def test_outputs_are_written_first(era, channels, groups, worker, cycles):
-    vertex = PoolVertex(ROW, True, False, 4, 6, era)
+    vertex = pool_vertex(ROW, era)
     part = TileSlice(channels, groups, 1, (1, 12))
     assert vertex.init_cycles(part, 12, worker) == cycles
     left = vertex.init_cycles(part, 13, worker) - cycles
@@ -62,26 +67,25 @@ def test_between_channel_groups_a_gradient_costs_more():
     """Two groups of a vector each: the second costs its loop and 4 cycles, of a gradient 6."""
     one, two = (TileSlice(4, groups, 1, (1, 12)) for groups in (1, 2))
     for gradient, between in ((False, 4), (True, 6)):
-        vertex = PoolVertex(ROW, True, gradient, 4, 6, "2021-11")
+        vertex = pool_vertex(ROW, gradient=gradient)
         loop = 1 + (3 + vertex.loop_cycles(12)) + 1
         assert vertex.item_cycles(two, 12) - vertex.item_cycles(one, 12) == between + loop
 
 
 def test_padding_saves_work_items():
-    inside = PoolGeometry((5, 5), (3, 3), (1, 1), (1, 1), (0, 0))
-    padded = PoolGeometry((3, 3), (3, 3), (1, 1), (1, 1), (1, 1))
+    inside = (5, 5), (3, 3), (1, 1), (1, 1), (0, 0)
+    padded = (3, 3), (3, 3), (1, 1), (1, 1), (1, 1)
     part = TileSlice(8, 1, 1, (3, 3))
     full, less = (
-        pool_tile_cycles(PoolVertex(one, True, False, 4, 6, "2021-11"), (3, 3), (1, 1), part)
-        for one in (inside, padded)
+        pool_tile_cycles(pool_vertex(one), (3, 3), (1, 1), part) for one in (inside, padded)
     )
     assert less < full
 
 
 def test_gradient_of_a_strided_pool_skips_positions():
     """With stride 2 each input is reached from at most 2 x 2 of the 3 x 3 window positions."""
-    geometry = PoolPass(pool(backward=True), "float16", 16, "2021-11").geometry
-    reached = geometry.reached(0, 20, 24)
+    vertex = PoolPass(pool(backward=True), "float16", 16, "2021-11").vertex(Tile(MK2, "2021-11"))
+    reached = vertex.reached(0, 20, 24)
     assert sorted(reached.sum(axis=0)) == [1, 1, 2, 2]
 
 
@@ -133,14 +137,15 @@ def test_any_plan_fits_and_is_deterministic(batch, groups, size, stride, kind, e
         stride=(stride, stride),
         backward=backward,
     )
-    split, plan = plan_pool(PoolPass(op, "float16", 16, era), MK2)
+    plan = plan_pool(PoolPass(op, "float16", 16, era), MK2)
+    split, (grouping, *parts) = plan.asked, plan.split
     cost = pool_plan._early_cost if era == "2020-01" else pool_plan._late_cost
-    for one in pool_plan._splits(split, plan.channel_grouping, MK2.tiles):
-        other = cost(split, split.part(PoolPlan.of(one)), MK2)
+    for one in pool_plan._splits(split, grouping, MK2.tiles):
+        other = cost(split, split.part(one), MK2)
         assert other >= plan.cost_cycles, "a cheaper plan was left out"
-    assert cost(split, split.part(plan), MK2) == plan.cost_cycles
-    assert plan.channel_split * plan.batch_split * prod(plan.field_split) <= MK2.tiles
-    assert plan.channel_grouping % 4 == 0
+    assert cost(split, plan.part, MK2) == plan.cost_cycles
+    assert prod(parts) <= MK2.tiles
+    assert grouping % 4 == 0
     for step in pool_steps(op, era=era):
         assert isinstance(step.compute_cycles, int)
         assert step.cycles > 0
@@ -201,8 +206,8 @@ def test_gradient_of_a_global_average_is_broadcast():
 
 
 def test_result_lies_in_the_groups_of_the_plan():
-    _, plan = plan_pool(PoolPass(pool(), "float16", 8, "2021-11"), MK2)
-    assert pool_pass(emitter(), pool(), "float16", 8) == plan.channel_grouping
+    plan = plan_pool(PoolPass(pool(), "float16", 8, "2021-11"), MK2)
+    assert pool_pass(emitter(), pool(), "float16", 8) == plan.part.channel_grouping
     whole = pool(kernel=(112, 112), **NO_PADDING)
     assert pool_pass(emitter(), whole, "float16", 8) == 8
 
@@ -216,8 +221,8 @@ def test_windows_that_do_not_overlap_become_one_long_row():
     assert gathered.op.field == (2, 28 * 56 * 3 * 16)
     assert gathered.out_field == (1, 28 * 28 * 3 * 16)
     # A tile has its share of the row, and no column of another.
-    split, plan = plan_pool(asked, MK2)
-    assert split.part(plan).field == (1, -(-split.out_field[1] // MK2.tiles))
+    plan = plan_pool(asked, MK2)
+    assert plan.part.field == (1, -(-plan.asked.out_field[1] // MK2.tiles))
     # Channels that make no whole groups stay; so do windows that overlap, are padded or cut off.
     odd = replace(asked, op=replace(op, batch=1, channels=6)).gathered(4).op
     assert (odd.channels, odd.field) == (6, (2, 28 * 56))
@@ -233,9 +238,9 @@ def test_windows_in_other_groups_are_rearranged_each_on_its_own():
     """A plan in groups of 16: a gradient's own acts in groups of 8 come in pieces of 16 bytes."""
     op = pool(backward=True)
     asked = PoolPass(op, "float16", 16, "2021-11")
-    part, geometry = asked.part(plan_pool(asked, MK2)[1]), asked.geometry
+    part, vertex = plan_pool(asked, MK2).part, asked.vertex(Tile(MK2, "2021-11"))
     assert part.channel_grouping == 16
-    outs, ins = (2 * 16 * n for n in (prod(part.field), geometry.input_extent(part.field)))
+    outs, ins = (2 * 16 * n for n in (prod(part.field), vertex.input_extent(part.field)))
     copies = {}
     for acts in (16, 8, 1):
         m = emitter()
@@ -251,8 +256,8 @@ def test_windows_in_other_groups_are_rearranged_each_on_its_own():
 def test_averages_of_halves_prefer_groups_of_sixteen(field, grouping, cycles):
     """PoolPlan.hpp: unless that takes a third longer than the cheapest grouping."""
     op = pool(kind="average", channels=32, field=(field, field), stride=(1, 1))
-    _, plan = plan_pool(PoolPass(op, "float16", 16, "2021-11"), MK2)
-    assert (plan.channel_grouping, plan.cost_cycles) == (grouping, cycles)
+    plan = plan_pool(PoolPass(op, "float16", 16, "2021-11"), MK2)
+    assert (plan.split[0], plan.cost_cycles) == (grouping, cycles)
 
 
 @pytest.mark.parametrize(("era", "share"), [("2021-11", (2, 3)), ("2020-01", (1, 2))])
@@ -262,11 +267,11 @@ def test_of_equal_plans_the_one_found_first_is_taken(era, share):
     There are 8 values for a row and 320 for channel groups, so that rows are looked at first.
     """
     op = pool(channels=1280, field=(8, 8), stride=(1, 1), padding_upper=(1, 1))
-    split, plan = plan_pool(PoolPass(op, "float16", 1, era), MK1)
-    assert split.part(plan).field == share
+    plan = plan_pool(PoolPass(op, "float16", 1, era), MK1)
+    assert plan.part.field == share
     if era == "2021-11":
-        other = replace(split.part(plan), field=share[::-1])
-        assert pool_plan._late_cost(split, other, MK1) == plan.cost_cycles
+        other = replace(plan.part, field=share[::-1])
+        assert pool_plan._late_cost(plan.asked, other, MK1) == plan.cost_cycles
 
 
 def test_gradients_of_inputs_that_no_window_reads_are_zeroed_first():
@@ -279,7 +284,7 @@ def test_gradients_of_inputs_that_no_window_reads_are_zeroed_first():
 
 def test_gaps_within_a_share_are_written_by_the_vertex():
     """Of 12 inputs every third is read: a share that begins and ends with such a one has no gap."""
-    gradient = PoolGeometry((4,), (1,), (1,), (3,), (0,))
+    gradient = pool_vertex(((4,), (1,), (1,), (3,), (0,)))
     assert not gradient.leaves_out(0, 10, 1)
     assert gradient.leaves_out(0, 10, 2)
     assert gradient.leaves_out(0, 12, 1)
