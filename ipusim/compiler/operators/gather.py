@@ -13,7 +13,7 @@ their own form groups, which tag sdk/poplar/3.0.0 shares out over the tiles befo
 tile with several of them serves one after the other.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -40,15 +40,13 @@ from ipusim.workload.graph import Gather
 INDEX_BYTES = 4
 _MIN_INDICES_PER_TILE = 32
 _STORE_BYTES = 4
-_WEIGHED = ("width_split", "row_split", "index_split", "width", "rows", "indices")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingPlan:
+class EmbeddingPlan(NamedTuple):
     """A split of lookups and updates: by elements of a row, rows of the table, indices and groups.
 
     `width`, `rows`, `indices` and `groups` are the largest part of each on one tile. While all
-    splits are weighed, the first six are arrays of them (int64).
+    splits are weighed, each is an array of them (int64).
     """
 
     width_split: int
@@ -61,17 +59,21 @@ class EmbeddingPlan:
     groups: int = 1
 
 
-def _all_splits(op: Gather, grain: int, chip: Chip, group_split: int) -> EmbeddingPlan:
+def _all_splits(op: Gather, grain: int, chip: Chip) -> EmbeddingPlan:
     """Return every split of rows, grains of a row and indices over the tiles of some groups."""
-    tiles, grains = chip.tiles // group_split, ceil_div(op.width, grain)
-    splits = np.meshgrid(
-        distinct_splits(grains, tiles),
-        distinct_splits(op.rows, min(tiles, ceil_div(op.rows, 2))),
-        distinct_splits(op.indices, tiles),
-        indexing="ij",
-    )
-    all_of = np.stack(splits).reshape(3, -1)
-    width_split, row_split, index_split = all_of[:, all_of.prod(axis=0) <= tiles]
+    grains, found = ceil_div(op.width, grain), []
+    for groups in distinct_splits(op.groups, chip.tiles):
+        tiles = chip.tiles // groups
+        splits = np.meshgrid(
+            distinct_splits(grains, tiles),
+            distinct_splits(op.rows, min(tiles, ceil_div(op.rows, 2))),
+            distinct_splits(op.indices, tiles),
+            groups,
+            indexing="ij",
+        )
+        all_of = np.stack(splits).reshape(4, -1)
+        found.append(all_of[:, all_of[:3].prod(axis=0) <= tiles])
+    width_split, row_split, index_split, group_split = np.concatenate(found, axis=1)
     return EmbeddingPlan(
         width_split=width_split,
         row_split=row_split,
@@ -92,7 +94,7 @@ def _memory_goal(
     rows_split, indices_split = splits.row_split > 1, splits.index_split > 1
     second = ceil_div(splits.indices, splits.row_split)
     spread = ceil_div(op.indices, chip.tiles // splits.group_split)
-    index_storage = max(min(op.indices, _MIN_INDICES_PER_TILE), spread)
+    index_storage = np.maximum(min(op.indices, _MIN_INDICES_PER_TILE), spread)
     index_code = ceil_div(splits.indices, index_storage)
     code = 4 * (indices_split * splits.index_split + 2 * index_code + rows_split * splits.row_split)
     first_output = rows_split * splits.indices * row_bytes
@@ -176,16 +178,10 @@ def plan_embedding(
     It is the one of fewest cycles, or, `early`, of least memory.
     """
     weigh, size = _memory_goal if early else _cycle_goal, element_bytes(dtype)
-    grain = _grain(dtype, chip, early=early)
-    found = []
-    for group_split in distinct_splits(op.groups, chip.tiles):
-        splits = _all_splits(op, grain, chip, group_split)
-        costs = splits.groups * weigh(splits, op, size, chip, updates=updates)
-        best = int(np.argmin(costs))
-        found.append((int(costs[best]), group_split, splits, best))
-    _, _, splits, best = min(found, key=lambda option: option[:2])
-    best_of = {name: int(getattr(splits, name)[best]) for name in _WEIGHED}
-    return replace(splits, **best_of | {"width": min(op.width, best_of["width"])})
+    splits = _all_splits(op, _grain(dtype, chip, early=early), chip)
+    best = int(np.argmin(splits.groups * weigh(splits, op, size, chip, updates=updates)))
+    chosen = EmbeddingPlan(*(int(each[best]) for each in splits))
+    return chosen._replace(width=min(op.width, chosen.width))
 
 
 _REARRANGED_FROM_SPLIT = 4

@@ -1,6 +1,5 @@
 """Embeddings: plans, what a tile looks at, costs by hand."""
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -63,7 +62,7 @@ def test_lookup_in_a_whole_table_by_hand():
     (step,) = gather_steps(WHOLE)
     assert step.compute_cycles == 6 * (19 + 10 * (19 + 2 * 8))
     assert step.exchange_bytes == 60 * 4
-    (more,) = gather_steps(replace(WHOLE, indices=61))
+    (more,) = gather_steps(WHOLE._replace(indices=61))
     assert more.compute_cycles == 6 * (19 + 11 * (19 + 2 * 8))
 
 
@@ -103,7 +102,7 @@ def test_split_indices_bring_the_table_to_each_group():
     # Each of the four tiles sums a quarter of the table of 1,000 x 16 halves.
     assert steps[3].exchange_bytes == 4 * (1000 * 16 // 4) * 2
     # Of 4,000 grains of four halves, which stay whole, one of seven tiles sums 572.
-    assert update_add_steps(replace(plan, index_split=7))[3].exchange_bytes == 7 * 572 * 4 * 2
+    assert update_add_steps(plan._replace(index_split=7))[3].exchange_bytes == 7 * 572 * 4 * 2
     assert [s.name for s in steps] == [
         "fill",
         "zero partial tables",
@@ -114,7 +113,7 @@ def test_split_indices_bring_the_table_to_each_group():
 
 
 def test_early_sums_are_of_floats_and_so_is_the_table_they_are_added_to():
-    plan = replace(WHOLE, index_split=4, indices=15)
+    plan = WHOLE._replace(index_split=4, indices=15)
     change = table(1000, 1024, Fraction(0), "write")
     steps = early_steps(add_rows, change, plan, "float16")
     assert [s.name for s in steps[-3:]] == ["cast", "scaled add", "cast"]
@@ -124,7 +123,7 @@ def test_early_sums_are_of_floats_and_so_is_the_table_they_are_added_to():
 
 
 def test_only_the_vertices_of_rows_are_early_ones():
-    plan = replace(WHOLE, index_split=4, indices=15)
+    plan = WHOLE._replace(index_split=4, indices=15)
     rearranged, cast, zeroed, add, *_ = early_steps(
         add_rows, table(1000, 1024, Fraction(0), "write"), plan, "float16"
     )
@@ -142,7 +141,7 @@ def test_addition_of_rows_by_hand():
     assert add.compute_cycles == 6 * (37 + 3 * (13 + 7 * 3) + 57 * 5)
     # A quarter of the rows is here since they were rearranged; with fewer parts none need be.
     assert add.exchange_bytes == 60 * 4 + 45 * 32
-    *_, add = update_add_steps(replace(ROWS_SPLIT, row_split=3))
+    *_, add = update_add_steps(ROWS_SPLIT._replace(row_split=3))
     assert add.exchange_bytes == 60 * (4 + 32)
     assert rearrange.exchange_bytes == 15 * 32
     assert fill.vertex == "popops::Fill"
@@ -234,10 +233,10 @@ def test_neighbours_on_a_bus_receive_the_same_indices_together():
     (step,) = gather_steps(WHOLE)
     assert step.exchange_bytes == 240
     assert step.exchange_cycles == 240 // 8
-    (odd,) = gather_steps(replace(WHOLE, width_split=63))
+    (odd,) = gather_steps(WHOLE._replace(width_split=63))
     assert odd.exchange_cycles == 240 // 4
     # The rows that they add are parts of their own.
-    *_, add = update_add_steps(replace(WHOLE, row_split=3))
+    *_, add = update_add_steps(WHOLE._replace(row_split=3))
     assert add.exchange_cycles == 240 // 8 + 60 * 32 // 4
 
 
@@ -249,6 +248,6 @@ def test_narrow_tables_and_rows_are_received_together():
     assert step.exchange_bytes == 60 + 1000 * 16
     assert step.exchange_cycles == 60 // 4 + 1000 * 16 // 8
     # Two parts of the table, side by side, add the same rows.
-    halves = replace(plan, row_split=2, index_split=1, rows=500, indices=60)
+    halves = plan._replace(row_split=2, index_split=1, rows=500, indices=60)
     *_, add = update_add_steps(halves)
     assert add.exchange_cycles == 240 // 8 + 60 * 16 // 8
