@@ -16,7 +16,7 @@ from ipusim.compiler.emitter import DEFAULT_GROUPING, Emitter, Placed, TensorLay
 from ipusim.compiler.operators.conv import convolutions_planned
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.stacks import Stack
-from ipusim.compiler.state import LoweringState, lower_op
+from ipusim.compiler.state import LoweringState
 from ipusim.machine import Chip
 from ipusim.workload.graph import Graph, arriving_dtype
 
@@ -49,7 +49,7 @@ def lower(
     state = LoweringState(graph, chip, stack, rules, convolution_rules, layouts or {})
     with convolutions_planned(state):
         ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
-        ops += [lower_op(state, op) for op in graph.ops]
+        ops += map(state.lower, graph.ops)
     return Program(tuple(ops))
 
 

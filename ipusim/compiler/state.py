@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -142,40 +141,6 @@ class Lowered(NamedTuple):
     chosen: Plan | None
 
 
-def _lower(
-    chip: Chip,
-    stack: Stack,
-    rules: PlannerRules,
-    convolution_rules: PlannerRules,
-    training: bool,
-    task: Task,
-) -> Lowered:
-    if isinstance(task.params, Conv):
-        rules = convolution_rules
-    read = [*(one.layout for one in task.inputs), *filter(None, [task.reference])]
-    read = [one.mapped(str(number)) for one, number in zip(read, task.mappings, strict=True)]
-    if task.reference:
-        task = task._replace(reference=read[-1])
-    inputs = (one._replace(layout=layout) for one, layout in zip(task.inputs, read, strict=False))
-    m = Lowering(chip=chip, stack=stack, rules=rules, training=training, task=task)
-    attributes = type(task.params)
-    if attributes not in LOWERINGS:
-        operator = attributes.__module__.rpartition(".")[2]
-        import_module(f"ipusim.compiler.operators.{operator}")
-    layouts = LOWERINGS[attributes](m, task.params, *inputs)
-    if isinstance(layouts, TensorLayout):
-        layouts = (layouts,)
-    # The last layout holds for all further results.
-    each = [layouts[min(index, len(layouts) - 1)] for index in range(len(task.results))]
-    results = [
-        made._replace(layout=layout.mapped(""))
-        for made, layout in zip(task.results, each, strict=True)
-    ]
-    mappings = [int(layout.mapping or -1) for layout in each]
-    lowered = m.finish(m.result or layouts[0])
-    return Lowered(lowered, tuple(results), tuple(mappings), m.chosen)
-
-
 @dataclass(slots=True)
 class LoweringState:
     """State of one lowering: where every tensor lies, and what was lowered.
@@ -184,7 +149,7 @@ class LoweringState:
     tensor whose mapping another one has. ``plans`` holds, by weight tensor, the plan of its forward
     convolution, ``products``, by result, how that of a matrix product lies on its fullest tile,
     ``dropped``, by forward dropout, the tensor that it dropped from last. Networks repeat their
-    layers, so ``lowered`` lowers each `Task` once and remembers the result.
+    layers, so each `Task` is lowered once and its result remembered in ``lowered``.
     """
 
     graph: Graph
@@ -198,18 +163,15 @@ class LoweringState:
     plans: dict[str, Plan] = field(default_factory=dict)
     products: dict[str, Runs] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
+    lowered: dict[Task, Lowered] = field(default_factory=dict)
     changed_tables: frozenset[Gather] = field(init=False)
     training: bool = field(init=False)
-    lowered: Callable[[Task], Lowered] = field(init=False)
 
     def __post_init__(self) -> None:
         ops = self.graph.ops
         gathers = (op.params for op in ops if isinstance(op.params, Gather))
         self.changed_tables = frozenset(map(_table_of, (g for g in gathers if g.variant)))
         self.training = any(op.phase != "forward" for op in ops)
-        rules = self.rules, self.convolution_rules
-        alone = partial(_lower, self.chip, self.stack, *rules, self.training)
-        self.lowered = lru_cache(maxsize=None)(alone)
 
     def place(self, name: str) -> Placed:
         """Return a tensor where it lies; one that no operation made is free by role, or spread."""
@@ -246,23 +208,52 @@ class LoweringState:
             reference=reference,
         )
 
+    def lower(self, op: Op) -> LoweredOp:
+        """Lower one operation and record where its results lie."""
+        numbers: dict[str, int] = {}
+        task = self.task(op, numbers)
+        lowered = self.lowered.get(task) or self.lowered.setdefault(task, self._lowered(task))
+        self.placed.update(zip(op.outputs, lowered.results, strict=True))
+        for name, number in zip(op.outputs, lowered.mappings, strict=True):
+            if number >= 0:
+                self.mappings[name] = [*numbers][number]
+        if isinstance(op.params, Conv) and op.params.pass_kind == "forward":
+            self.plans[op.inputs[1]] = lowered.chosen
+        elif isinstance(op.params, MatMul) and lowered.chosen:
+            self.products[op.outputs[0]] = lowered.chosen.result
+        # The name comes first; `_replace` would take twice as long.
+        return LoweredOp(op.name, *lowered.op[1:])
+
+    def _lowered(self, task: Task) -> Lowered:
+        read = [*(one.layout for one in task.inputs), *filter(None, [task.reference])]
+        read = [one.mapped(str(number)) for one, number in zip(read, task.mappings, strict=True)]
+        if task.reference:
+            task = task._replace(reference=read[-1])
+        inputs = (
+            one._replace(layout=layout) for one, layout in zip(task.inputs, read, strict=False)
+        )
+        attributes = type(task.params)
+        rules = self.convolution_rules if attributes is Conv else self.rules
+        m = Lowering(
+            chip=self.chip, stack=self.stack, rules=rules, training=self.training, task=task
+        )
+        if attributes not in LOWERINGS:
+            operator = attributes.__module__.rpartition(".")[2]
+            import_module(f"ipusim.compiler.operators.{operator}")
+        layouts = LOWERINGS[attributes](m, task.params, *inputs)
+        if isinstance(layouts, TensorLayout):
+            layouts = (layouts,)
+        # The last layout holds for all further results.
+        each = [layouts[min(index, len(layouts) - 1)] for index in range(len(task.results))]
+        results = [
+            made._replace(layout=layout.mapped(""))
+            for made, layout in zip(task.results, each, strict=True)
+        ]
+        mappings = [int(layout.mapping or -1) for layout in each]
+        lowered = m.finish(m.result or layouts[0])
+        return Lowered(lowered, tuple(results), tuple(mappings), m.chosen)
+
 
 def _table_of(gather: Gather) -> Gather:
     """Return a lookup of equal sizes: lookups and updates of a table have it in common."""
     return replace(gather, function="lookup")
-
-
-def lower_op(state: LoweringState, op: Op) -> LoweredOp:
-    """Lower one operation and record where its results lie."""
-    numbers: dict[str, int] = {}
-    lowered = state.lowered(state.task(op, numbers))
-    state.placed.update(zip(op.outputs, lowered.results, strict=True))
-    for name, number in zip(op.outputs, lowered.mappings, strict=True):
-        if number >= 0:
-            state.mappings[name] = [*numbers][number]
-    if isinstance(op.params, Conv) and op.params.pass_kind == "forward":
-        state.plans[op.inputs[1]] = lowered.chosen
-    elif isinstance(op.params, MatMul) and lowered.chosen:
-        state.products[op.outputs[0]] = lowered.chosen.result
-    # The name comes first; `_replace` would take twice as long.
-    return LoweredOp(op.name, *lowered.op[1:])
