@@ -123,7 +123,10 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
         data.ready = True
         orders = [summed_order(m, chosen, one) for one in operands] if is_conv else []
         if orders and all(orders):
-            _bring_sums_into_order(m, chosen, operands, orders)
+            for once, parts in ((True, 1), (False, cost.serial)):
+                sent = zip(operands, orders, strict=True)
+                found = [order for one, order in sent if one.sent_once(chosen) == once]
+                bring_into_order(m, found, parts)
             moved = 0
         else:
             # Elements move one by one; for convolutions this is what the planner reckons with.
@@ -132,8 +135,16 @@ def _bring_operands(m: Lowering, chosen: Plan, data: Operand, weights: Operand) 
                 copied = rearranged_copy_cycles(moved * rate, in_bytes, chip)
     elif is_conv and chosen.transform.factor > 1:
         moved, copied = _merge_groups(m, chosen, data, weights)
-    if weights.ready and not cost.move_weights:
-        _pad_weights(m, chosen, weights)
+    stay = weights.ready and not cost.move_weights
+    if stay and chosen.cut_channels and weights.users > MOST_VIEWS:
+        # Weights whose serial parts do not fill the vertex's groups are padded where many tiles
+        # want them: a new tensor, laid out as the plan wants it (poplibs
+        # lib/poplin/Convolution.cpp, convolutionPreprocess and rearrangeWeights).
+        padded = laid_out_bytes(chosen, weights)
+        piece = chosen.in_chans_per_group * element_bytes(weights.x.dtype)
+        with m.loop(cost.serial, tiles=m.tiles):
+            cycles = rearranged_copy_cycles(padded, piece, chip)
+            m.copy("pad weights", received=padded, cycles=cycles)
     if moved > 0:
         emit_part(m, chosen, "rearrange operands", "copy", exchange=moved, copy=copied)
     return arranged_bytes
@@ -156,17 +167,6 @@ def _merge_groups(m: Lowering, chosen: Plan, data: Operand, weights: Operand) ->
         single = own + laid_out_bytes(chosen, weights)
         moved, copied = ceil_div(single, rate), rearranged_copy_cycles(single, size, m.chip)
     return moved, copied
-
-
-def _bring_sums_into_order(
-    m: Lowering, chosen: Plan, operands: tuple[Operand, ...], orders: list[Order]
-) -> None:
-    """Rearrange the operands of a weight gradient, in every serial part or once before all."""
-    once, in_parts = [], []
-    for one, order in zip(operands, orders, strict=True):
-        (once if one.sent_once(chosen) else in_parts).append(order)
-    bring_into_order(m, once, 1)
-    bring_into_order(m, in_parts, chosen.cost.serial)
 
 
 def _arrange_product(
@@ -206,43 +206,15 @@ def _arrange_product(
     return sum(order.tile_bytes for order in (*once, *in_parts))
 
 
-def _arrival(m: Lowering, chosen: Plan, data: Operand) -> tuple[int, int]:
-    """Return the cycles in which a tile receives its input, and of copies that follow."""
-    cost, chip = chosen.cost, m.chip
-    if data.ready:
-        return cost.fetch or cost.input, 0
-    # All inputs lie elsewhere; neighbours that want the same ones share the bus.
-    paired = chosen.split.out_chans % chip.tiles_per_exchange_bus == 0
-    width = chip.exchange_bytes_per_cycle * (chip.tiles_per_exchange_bus if paired else 1)
-    return ceil_div(cost.input_bytes, width), copy_cycles(cost.input_bytes, chip)
-
-
 def _slice_operands(m: Lowering, chosen: Plan, data: Placed, weights: Placed) -> None:
     """Slice each serial part of the operands, on the tiles that use it."""
     split, cost, size = chosen.split, chosen.cost, element_bytes(data.dtype)
-    with m.loop(chosen.cost.serial, tiles=chosen.cost.tiles_used):
+    with m.loop(cost.serial, tiles=cost.tiles_used):
         if split.in_serial > 1:
             m.slice("slice input", ceil_div(cost.input_bytes, split.out_chans * size), data.dtype)
-        if chosen.cost.serial > 1:
+        if cost.serial > 1:
             part = ceil_div(cost.weight_bytes, split.weight_users * size)
             m.slice("slice weights", part, weights.dtype)
-
-
-def _pad_weights(m: Lowering, chosen: Plan, weights: Operand) -> None:
-    """Pad weights whose serial parts do not fill the vertex's groups, where many tiles want them.
-
-    The padded weights are a new tensor, laid out as the plan wants it (poplibs
-    lib/poplin/Convolution.cpp, convolutionPreprocess and rearrangeWeights).
-    """
-    if chosen.cut_channels and weights.users > MOST_VIEWS:
-        padded = laid_out_bytes(chosen, weights)
-        piece = chosen.in_chans_per_group * element_bytes(weights.x.dtype)
-        with m.loop(chosen.cost.serial, tiles=m.tiles):
-            m.copy(
-                "pad weights",
-                received=padded,
-                cycles=rearranged_copy_cycles(padded, piece, m.chip),
-            )
 
 
 def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> None:
@@ -252,7 +224,12 @@ def _multiply(m: Lowering, chosen: Plan, data: Operand, weights: Operand) -> Non
     lib/poplin/Convolution.cpp, convolutionImpl, tileLevelActs, tag sdk/poplar/2.4.0).
     """
     chip, cost, is_conv = m.chip, chosen.cost, isinstance(m.task.params, Conv)
-    arriving, copied = _arrival(m, chosen, data)
+    arriving, copied = cost.fetch or cost.input, 0
+    if not data.ready:
+        # All inputs lie elsewhere; neighbours that want the same ones share the bus.
+        paired = chosen.split.out_chans % chip.tiles_per_exchange_bus == 0
+        width = chip.exchange_bytes_per_cycle * (chip.tiles_per_exchange_bus if paired else 1)
+        arriving, copied = ceil_div(cost.input_bytes, width), copy_cycles(cost.input_bytes, chip)
     if chosen.split.broadcast:
         if arriving:
             m.copy("broadcast input", arriving * chip.exchange_bytes_per_cycle, cycles=copied)
