@@ -46,10 +46,7 @@ class CodeSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Code of a program: bytes of a tile that takes part in everything, and of all tiles together.
-
-    Small operations start at the first tile, so there is such a tile.
-    """
+    """Bytes of a tile that takes part in everything, as the first does, and of all tiles."""
 
     fullest_tile: CodeSize
     chip: CodeSize

@@ -350,10 +350,7 @@ class Emitter:
     def _repeat_along(
         self, function: str, name: str, x: Placed, run: int, values: int, *, in_place: bool
     ) -> None:
-        """Combine each run of `run` adjacent elements with one value, of `values` on the chip.
-
-        Sources: poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastOuterVector.
-        """
+        """Combine runs with one value each (ElementWise.cpp, binaryOpBroadcastOuterVector)."""
         share = self.share(x)
         runs = ceil_div(share, run)
         received = min(runs, values) * element_bytes(x.dtype)
@@ -431,10 +428,7 @@ class Emitter:
         )
 
     def cast(self, x: Placed, to: str) -> None:
-        """Convert the type; nothing to do if it is the same.
-
-        The output keeps the tile mapping of the input (popops::cast), so nothing is exchanged.
-        """
+        """Convert the type where it differs; the output keeps the tile mapping (popops::cast)."""
         if x.dtype == to:
             return
         cycles = codelets.cast_cycles(self.tile, self.share(x), x.dtype, to)

@@ -58,10 +58,7 @@ class Stack(Sourced, file="stacks", word="software stack"):
     def planner_rules(
         self, partials: str | None = None, available_memory_proportion: float | None = None
     ) -> PlannerRules:
-        """Return the rules by which convolutions and products are planned.
-
-        What is not given is the stack's own.
-        """
+        """Return the rules of planning; what is not given is the stack's own."""
         proportion = available_memory_proportion or self.available_memory_proportion
         kind = resolve_name("partials type", partials or self.partials, PARTIALS_BYTES)
         return PlannerRules(

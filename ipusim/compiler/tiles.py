@@ -183,8 +183,5 @@ def rearranged_copy_cycles(moved_bytes: int, piece_bytes: int, chip: Chip) -> in
 
 
 def piece_copy_cycles(pieces: int, chip: Chip) -> int:
-    """Return the cycles of on-tile copies of pieces of 4 bytes or more, without their exchange.
-
-    Each costs what the regression has for a piece of 4 bytes: a load and a store of one thread.
-    """
+    """Return the cycles, without exchange, to load and store pieces of 4 bytes or more."""
     return rearranged_copy_cycles(4 * pieces, 4, chip)

@@ -261,10 +261,7 @@ def _fill_copies(problem: np.void, work: np.void) -> tuple[int, int]:
 
 @njit(cache=True, inline="always")
 def _fill_serial(problem: np.void, work: np.void) -> tuple[int, int]:
-    """Fill the terms of serial splits: slice operands, write outputs back, accumulate.
-
-    Returns the bytes of weights arranged for slices and of sums to add to.
-    """
+    """Fill the terms of serial splits; return bytes of weights arranged for slices and of sums."""
     totals, split, cost, used = work.totals, work.split, work.cost, work.part.tiles_used
     in_bytes, result_bytes, outputs = problem.in_bytes, totals.result_bytes, cost.outputs
     cost.slice = cost.update = cost.add = cost.before = cost.after = cost.arrange = 0

@@ -54,10 +54,7 @@ def _best_two_stage(depth: int) -> int:
 
 @njit(cache=True)
 def reduce_stages(depth: int) -> tuple[int, int]:
-    """Partials left after the first and after the second of up to three stages, 1 at the end.
-
-    Two stages from depth 16, three from 125 (poplibs ConvReducePlan.cpp).
-    """
+    """Partials left after the first and the second of up to three stages (ConvReducePlan.cpp)."""
     if depth < 16:
         return 1, 1
     if depth < 125:
@@ -75,10 +72,7 @@ def reduce_stages(depth: int) -> tuple[int, int]:
 
 @njit(cache=True)
 def _dealt(outputs: int, channels: int, element_bytes: int, tiles: int) -> int:
-    """Outputs on the fullest of `tiles` tiles that share channel groups, rounded up to vectors.
-
-    Source: poplibs ``lib/poplin/ConvReduce.cpp``, partialGroupedReduce.
-    """
+    """Outputs on the fullest tile that shares groups (ConvReduce.cpp, partialGroupedReduce)."""
     width = 8 // element_bytes
     grain = -(-channels // width) * width
     groups = -(-outputs // grain)

@@ -164,10 +164,7 @@ def _may_leave(
 
 @njit(cache=True, inline="always")
 def _evaluate(problem: np.void, vertex: np.void, work: np.void) -> None:
-    """Evaluate a partition; keep it if it is strictly better in (cycles, bytes).
-
-    Or in (bytes, cycles) where memory is minimised; ties keep the earlier partition.
-    """
+    """Evaluate a partition; keep it if strictly better, bytes first where memory is minimised."""
     work.evaluations += 1
     cost = work.cost
     if not conv_cost(problem, vertex, work) or cost.temp_bytes > work.temp_limit:

@@ -124,10 +124,7 @@ def _subsets(dims: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _expandable(params: ConvParams) -> tuple[int, ...]:
-    """Dimensions whose kernel may move into the input channels, and is not there already.
-
-    Source: getExpandDimsCandidates.
-    """
+    """Dimensions whose kernel may yet move into the input channels (getExpandDimsCandidates)."""
     return tuple(
         d
         for d, dim in enumerate(params.dims)
@@ -154,10 +151,7 @@ def _combine_factors(asked: ConvPass, in_channels: int) -> list[int]:
 def _copies(
     asked: ConvPass, rules: PlannerRules, swap: bool, way: Way, combine: bool
 ) -> tuple[bool, bool, bool]:
-    """Say which of input, weights and output are rearranged for a transform, whatever the vertex.
-
-    Tag 1.0.136 did not count the merging of groups.
-    """
+    """Say which operands are rearranged for a transform; 1.0.136 did not count merged groups."""
     update = asked.kind == "conv_weight_gradient"
     combine = combine and rules.era != ERA_1_0
     # ConvParams.of has products with their operands exchanged already.

@@ -173,10 +173,7 @@ def _amp_without_reduction(wanted: _Wanted, in_chans: int) -> list[np.ndarray]:
 
 @lru_cache(maxsize=256)
 def _grouped_types(wanted: _Wanted, partials: int, stride: int) -> tuple[np.ndarray, ...]:
-    """SLIC and VMAC: vertices for half data that take several convolution groups at once.
-
-    SLIC is off for fully connected layers.  Both came after stack 1.0.
-    """
+    """SLIC, but for fully connected layers, and VMAC: several groups of halves, not in 1.0."""
     in_bytes, _, kind, chip, rules = wanted
     if rules.era == ERA_1_0 or in_bytes != 2:
         return ()

@@ -58,10 +58,7 @@ class CtcPlan:
 
 
 def step_cycles(labels: int, *, extra_blank: bool) -> tuple[int, int]:
-    """Return one worker's cycles for one step of `labels` labels with a blank each.
-
-    Both loops follow the alignments; the second computes the gradient as well.
-    """
+    """Return a worker's cycles for a step of labels and blanks, without and with the gradient."""
     logarithms = _LOG_CYCLES * (2 * labels + extra_blank)
     follow = (2 * 4 + 2) * labels + logarithms
     return follow, follow + 2 * 3 * labels + logarithms
@@ -69,10 +66,7 @@ def step_cycles(labels: int, *, extra_blank: bool) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: Chip) -> CtcPlan:
-    """Return the cheapest split that fits: least cycles, then least memory, then fewest tiles.
-
-    Where none fits, it is the cheapest of all.
-    """
+    """Return the cheapest split that fits, or of all: least cycles, then memory, then tiles."""
 
     def price(plan: CtcPlan) -> tuple[bool, int, int, int]:
         used = _bytes(plan, op, dtype_bytes)

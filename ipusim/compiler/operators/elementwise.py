@@ -83,10 +83,7 @@ def _whole_first(result: Placed, inputs: tuple[Placed, ...]) -> tuple[Placed, ..
 
 @lowers(Cast)
 def cast(m: Lowering, _op: Cast, x: Placed) -> TensorLayout:
-    """Lower a conversion between integers and floating point, or to another width.
-
-    Indices of 64 bits are of 32 on the chip.
-    """
+    """Lower a conversion to another type or width; indices of 64 bits are of 32 on the chip."""
     source, target = ("int32" if t.dtype == "int64" else t.dtype for t in (x, m.made))
     alike = (source in FLOATING) == (target in FLOATING)
     if not (alike and element_bytes(source) == element_bytes(target)):

@@ -194,10 +194,7 @@ def _early(m: Emitter) -> bool:
 
 
 def _row_tile(m: Emitter) -> Tile:
-    """Return the tile by whose formulas MultiSlice and MultiUpdateAdd are timed.
-
-    They are those of tag 1.0.136 up to sdk/poplar/2.0.0; other vertices are timed as everywhere.
-    """
+    """Return the tile that times MultiSlice and MultiUpdateAdd: as tag 1.0.136 did up to 2.0.0."""
     return Tile(m.chip, CODELET_VERSIONS[0]) if _early(m) else m.tile
 
 

@@ -58,10 +58,7 @@ def loss_and_gradient(m: Emitter, op: Loss, x: Placed) -> None:
 
 
 def _transform(m: Emitter, x: Placed, *, squared: bool) -> None:
-    """Compute loss and gradient of every element by the vertex of popnn.
-
-    Beside them lie the targets, for a cross entropy the probabilities, too.
-    """
+    """Compute loss and gradient by popnn's vertex, beside targets or probabilities too."""
     kind, vertex, tensors = "cross_entropy", "popnn::LossCrossEntropy", 3
     if squared:
         kind, vertex, tensors = "mean_squared", "popnn::LossSumSquared", 2
@@ -152,10 +149,7 @@ def _mask(m: Emitter, x: Placed, name: str) -> None:
 
 
 def _mean(m: Emitter, x: Placed, name: str) -> None:
-    """Divide by the number of rows with a label.
-
-    applyScalingInPlaceForMeanReductionWithIgnoreIndex in willow/src/popx/op/nllx.cpp.
-    """
+    """Divide by labelled rows (nllx.cpp, applyScalingInPlaceForMeanReductionWithIgnoreIndex)."""
     m.reduce("add", Placed(x.shape[:1], x.dtype))
     m.binary("max", COUNTER, "at least one row", in_place=True)
     m.binary("div", COUNTER, "share of a row")

@@ -135,10 +135,7 @@ class PoolPlan(NamedTuple):
 
 
 def _splits(asked: PoolPass, grouping: int, tiles: int) -> np.ndarray:
-    """Return the splits into at most `tiles` parts, each a row as `PoolPlan` has it.
-
-    Of the last dimension only the finest, which costs least.
-    """
+    """Return the splits into at most `tiles` parts, of the last dimension the cheapest."""
     *outer, last = asked.out_field
     found, parts = np.full((1, 1), grouping), np.ones(1, dtype=int)
     for size in (ceil_div(asked.op.channels, grouping), asked.op.batch, *outer):
@@ -295,10 +292,7 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
 
 
 def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
-    """Run the planned vertex; return the grouping of channels of its result.
-
-    Inputs that arrive in another grouping are rearranged, each by itself.
-    """
+    """Run the planned vertex, each input rearranged by itself; return the result's grouping."""
     op, chip, plan = asked.op, m.chip, plan_pool(asked, m.chip)
     part, vertex = plan.part, plan.asked.vertex(m.tile)
     out_field, field_split = plan.asked.out_field, plan.split[3:]

@@ -205,10 +205,7 @@ def _transposed(op: Recurrent, gates: int, read: int) -> MatMul:
 
 
 def _lstm_gradient(cell: Cell, op: Recurrent) -> None:
-    """From the gradient of output and cell state to those of the four gates, and through them.
-
-    Source: Lstm.cpp, backwardStepImpl.
-    """
+    """From the gradients of output and cell through the gates (Lstm.cpp, backwardStepImpl)."""
     cell.combine("add incoming gradient", "add")
     cell.combine("through output gate", "mul", 2)
     cell.gradients("output gate gradient", "tanh", "sigmoid")

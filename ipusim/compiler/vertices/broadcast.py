@@ -43,10 +43,7 @@ def _add_core_scalar(length: int, blocks: int) -> int:
 
 
 def _mul_core(length: int, blocks: int, *, pipelined: bool) -> int:
-    """Return a worker's cycles for multiplying `blocks` blocks by a vector of halves.
-
-    A pipelined loop loads and stores at once; it needs a separate output.
-    """
+    """Return a worker's cycles for a product; a pipelined loop is not in place."""
     if not pipelined:
         return 5 + 4 + (length // 4) * (7 + 2 * blocks)
     if length > _MAX_MUL_LENGTH:

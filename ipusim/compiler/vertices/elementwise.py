@@ -258,10 +258,7 @@ def iota_cycles(tile: Tile, elements: int) -> int:
 
 
 def dynamic_slice_cycles(tile: Tile, elements: int, dtype: str) -> int:
-    """Return the cycles of copying so many elements at a run-time offset.
-
-    Source: DynamicSlice1D; DynamicUpdateSlice1D costs the same.
-    """
+    """Return the cycles of DynamicSlice1D or DynamicUpdateSlice1D, which cost the same."""
     copies = tile.per_worker(elements) // tile.width(dtype)
     supervisor = tables.SUPERVISOR_CYCLES[tile.version] + 14
     if tile.version == "2020-01":

@@ -130,10 +130,7 @@ def slic_cycles(vertex: np.void, part: np.void, kernel_last: int) -> int:
 
 
 def vmac_vertex(conv_groups: int, partial_bytes: int, era: int) -> np.ndarray:
-    """Return the vertical MAC vertex (depthwise, half inputs).
-
-    The numbers of vmac.csv, by era, bytes of partials and groups, are the fields of `VMAC_RATES`.
-    """
+    """Return the vertical MAC vertex (depthwise, half inputs); its `VMAC_RATES` are in vmac.csv."""
     rates = numbers("vmac.csv", 3)[era, partial_bytes, conv_groups]
     grouping = (conv_groups, 1, 1, 0, partial_bytes, 4)
     return vertex_type(VMAC, *grouping, filter_height=1, vmac=tuple(rate for (rate,) in rates))

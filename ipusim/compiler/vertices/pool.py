@@ -119,10 +119,7 @@ class PoolVertex:
 
 
 def pool_vertex_estimate(vertex: PoolVertex, part: TileSlice) -> np.ndarray:
-    """Return the estimate that the 2021 planner uses: every kernel position always contributes.
-
-    The numbers of `part` are arrays: the shares of many splits.
-    """
+    """Return the estimate of the 2021 planner for arrays of shares: all taps contribute."""
     vectors = part.channel_grouping // vertex.width
     outputs, workers = prod(part.field) * part.batch, vertex.tile.workers
     width = part.field[-1]

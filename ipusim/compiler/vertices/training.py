@@ -32,10 +32,7 @@ class Expression:
 
 
 def generated_cycles(tile: Tile, expression: Expression, elements: int, dtype: str) -> int:
-    """Return the cycles of a vertex that popops::map generates from an expression.
-
-    Every operator runs once per vector of every input, and per element of the remainder.
-    """
+    """Return the cycles of a vertex that popops::map generates from an expression."""
     width = tile.width(dtype)
     loops = elements // width + elements % width
     once = 20 + expression.tensors * loops * expression.operations
@@ -45,10 +42,7 @@ def generated_cycles(tile: Tile, expression: Expression, elements: int, dtype: s
 
 
 def slow_operator_cycles(tile: Tile, function: str, elements: int, dtype: str) -> int:
-    """Return what an operator of several cycles costs inside a generated vertex.
-
-    That is the loop of its own vertex, less two cycles of each pass to load and store.
-    """
+    """Return what a slow operator costs in it: its own loop, less two cycles of each pass."""
     cycles, per_loop = loop_of(tile, vertex_of(function, tile.version), function, dtype)
     loops = ceil_div(tile.per_worker(elements), per_loop)
     return tile.workers * max(0, cycles - 2) * loops
@@ -75,10 +69,7 @@ def loss_transform_cycles(tile: Tile, kind: str, elements: int, dtype: str) -> i
 
 
 def one_hot_cycles(indices: int, dtype: str) -> int:
-    """Return the cycles of setting one element per index in zeroed memory (EncodeOneHot).
-
-    One supervisor handles all indices of a tile: 74 cycles each for halves, 100 otherwise.
-    """
+    """Return the cycles of EncodeOneHot, whose supervisor sets one element per index."""
     return 100 * indices if dtype != "float16" else 11 + 74 * indices
 
 
