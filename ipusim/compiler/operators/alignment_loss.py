@@ -13,8 +13,9 @@ what popnn's logarithmic sums do.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
 
 from ipusim.compiler.emitter import OFFSET_BYTES, SPREAD, Placed, TensorLayout
 from ipusim.compiler.state import Lowering, float_dtype, lowers
@@ -36,8 +37,7 @@ _EXCHANGE_CYCLES, _SYNC_CYCLES = 100, 90
 """Fixed costs of a step that the planner reckons with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CtcPlan:
+class CtcPlan(NamedTuple):
     """A split of a CTC loss into parts of batch, time and labels.
 
     The last blank may lie on tiles of its own (`blank_apart`). Each of the two `loops` runs `steps`
@@ -71,47 +71,30 @@ def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: Chip) -> CtcPlan:
     def price(plan: CtcPlan) -> tuple[bool, int, int, int]:
         used = _bytes(plan, op, dtype_bytes)
         too_large = used > MEMORY_PROPORTION * chip.bytes_per_tile
-        return too_large, _cycles(plan, chip), used, plan.tiles
+        cycles, moved = map(sum, zip(*plan.loops, strict=True))
+        fixed = 2 * (_EXCHANGE_CYCLES + _SYNC_CYCLES)
+        per_step = cycles + moved // chip.exchange_bytes_per_cycle + fixed
+        return too_large, plan.steps * per_step, used, plan.tiles
 
     return min(_plans(op, chip), key=price)
 
 
 def _plans(op: AlignmentLoss, chip: Chip) -> Iterator[CtcPlan]:
-    for time in distinct_splits(op.steps, op.steps):
-        for label in distinct_splits(op.labels, op.labels):
-            for blank_apart in (False, True):
-                most = min(op.batch, chip.tiles // (time * (label + blank_apart)))
-                for parts in distinct_splits(most, most):
-                    yield _plan(op, (parts, time, label), blank_apart, chip)
-
-
-def _plan(op: AlignmentLoss, parts: tuple[int, int, int], blank_apart: bool, chip: Chip) -> CtcPlan:
-    """Return the plan of a split into parts of batch, time and labels, with its costs."""
-    batch, time, label = parts
-    # With an odd number of parts one direction waits for the other in the middle.
-    loop = ceil_div(op.steps, time) * (time + time % 2) // 2
-    part = ceil_div(op.labels, label)
-    extra_blank = op.labels % label == 0 and not blank_apart
-    rounds = ceil_div(ceil_div(op.batch, batch), chip.workers) * chip.workers
-    follow, gradient = step_cycles(part, extra_blank=extra_blank)
-    moved = (part if time > 2 else 0) + 2 * (label > 1) + 2 * (label > 1 and time > 2)
-    return CtcPlan(
-        batch=batch,
-        time=time,
-        label=label,
-        blank_apart=blank_apart,
-        steps=loop,
-        loops=(
-            (rounds * follow, moved * PARTIAL_BYTES),
-            (rounds * gradient, (2 + 4 * part) * PARTIAL_BYTES),
-        ),
-    )
-
-
-def _cycles(plan: CtcPlan, chip: Chip) -> int:
-    cycles, moved = map(sum, zip(*plan.loops, strict=True))
-    fixed = 2 * (_EXCHANGE_CYCLES + _SYNC_CYCLES)
-    return plan.steps * (cycles + moved // chip.exchange_bytes_per_cycle + fixed)
+    splits = (distinct_splits(size, size) for size in (op.steps, op.labels))
+    for time, label, blank_apart in product(*splits, (False, True)):
+        # With an odd number of parts one direction waits for the other in the middle.
+        steps = ceil_div(op.steps, time) * (time + time % 2) // 2
+        part, inner = ceil_div(op.labels, label), time > 2
+        each = step_cycles(part, extra_blank=op.labels % label == 0 and not blank_apart)
+        moved = part * inner + 2 * (label > 1) + 2 * (label > 1 and inner), 2 + 4 * part
+        most = min(op.batch, chip.tiles // (time * (label + blank_apart)))
+        for batch in distinct_splits(most, most):
+            rounds = ceil_div(ceil_div(op.batch, batch), chip.workers) * chip.workers
+            loops = [
+                (rounds * cycles, partials * PARTIAL_BYTES)
+                for cycles, partials in zip(each, moved, strict=True)
+            ]
+            yield CtcPlan(batch, time, label, blank_apart, steps, tuple(loops))
 
 
 def _bytes(plan: CtcPlan, op: AlignmentLoss, dtype_bytes: int) -> int:
