@@ -242,7 +242,7 @@ class Emitter:
             tile = Tile(self.chip, self.library)
         if function in tables.NON_LINEARITY[tile.version]:
             return codelets.non_linearity_cycles(tile, *work)
-        return codelets.loop_cycles(tile, "UnaryOp1D" + _suffix(in_place), *work)
+        return codelets.loop_cycles(tile, "UnaryOp1D" + "InPlace" * in_place, *work)
 
     def unary(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Apply a function to every element.
@@ -251,12 +251,12 @@ class Emitter:
         copied to another output (lib/popnn/NonLinearity.cpp, nonLinearity, in all versions).
         """
         cycles = self.unary_cycles(function, x, in_place=in_place)
-        vertex, copied = "popops::UnaryOp1D" + _suffix(in_place), 0
+        vertex, copied = "popops::UnaryOp1D" + "InPlace" * in_place, 0
         if function in tables.NON_LINEARITY[self.library]:
             early = self.library == "2020-01"
             copies = not in_place and (early or function != "swish")
             copied = copy_cycles(self.tile_bytes(x), self.chip) if copies else 0
-            vertex = "Supervisor" if early else "1D" + _suffix(in_place or copies)
+            vertex = "Supervisor" if early else "1D" + "InPlace" * (in_place or copies)
             vertex = f"popnn::NonLinearity{vertex}"
         self.emit(name or function, vertex, cycles, copy=copied)
 
@@ -267,7 +267,7 @@ class Emitter:
 
         `moved` are the bytes of operands that arrive and the copies into place, as `emit` has them.
         """
-        vertex = codelets.vertex_of(function, self.tile.version) + _suffix(in_place)
+        vertex = codelets.vertex_of(function, self.tile.version) + "InPlace" * in_place
         self._loop(name, vertex, function, x, **moved)
 
     def integers(
@@ -301,7 +301,7 @@ class Emitter:
         vertices = tables.LOOPS["BroadcastScalar1D"]
         known = function in vertices[self.library] and function in vertices[self.tile.version]
         if channels == 1 and known:
-            vertex, size = "BroadcastScalar1D" + _suffix(in_place), element_bytes(x.dtype)
+            vertex, size = "BroadcastScalar1D" + "InPlace" * in_place, element_bytes(x.dtype)
             self._loop(name, vertex, function, x, exchange=size)
             return
         if x.layout.rows:
@@ -345,7 +345,7 @@ class Emitter:
             vertex, cycles = "popops::BroadcastVectorInner1D", regions * vector.cycles(blocks)
         else:
             vertex, cycles = "popops::BroadcastVectorInner2D", vector.cycles_2d(blocks, regions)
-        self.emit(name or function, vertex + _suffix(in_place), cycles, exchange=received)
+        self.emit(name or function, vertex + "InPlace" * in_place, cycles, exchange=received)
 
     def _repeat_along(
         self, function: str, name: str, x: Placed, run: int, values: int, *, in_place: bool
@@ -481,7 +481,3 @@ class Emitter:
             moved = {"received": blocks.received, "copy": copied}
             self.emit(name, codelets.TRANSPOSE, blocks.cycles, **moved)
         return bool(blocks)
-
-
-def _suffix(in_place: bool) -> str:
-    return "InPlace" if in_place else ""

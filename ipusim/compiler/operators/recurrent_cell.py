@@ -8,7 +8,7 @@ whole sequences lie on the same tiles, so a slice along time stays on its tile.
 
 from dataclasses import dataclass, field
 from math import gcd
-from typing import Self
+from typing import NamedTuple, Self
 
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed, TensorLayout
@@ -29,8 +29,7 @@ GRAIN = 16
 """Hidden units of one sequence that stay together (Rnn.cpp, getNumGrains)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateLayout:
+class StateLayout(NamedTuple):
     """How a (batch, size) tensor of one time step lies.
 
     `per_tile` are the elements on the fullest of its tiles, `grain` those of one sequence that
@@ -48,12 +47,7 @@ class StateLayout:
         grain = gcd(GRAIN, size)
         grains = batch * size // grain
         each = ceil_div(grains, chip.tiles)
-        return cls(
-            elements=batch * size,
-            grain=grain,
-            tiles=ceil_div(grains, each),
-            per_tile=each * grain,
-        )
+        return cls(batch * size, grain, tiles=ceil_div(grains, each), per_tile=each * grain)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +122,7 @@ class Cell:
             self.m.binary(function, self.placed(), name, in_place=in_place, received=received)
             return
         moved = self.bytes(self.state, states) if elsewhere else 0
-        vertex = "BinaryOp2D" + ("InPlace" if in_place else "")
+        vertex = "BinaryOp2D" + "InPlace" * in_place
         self.several(name, vertex, function, states, received=moved)
 
     def several(self, name: str, vertex: str, function: str, states: int, **moved: int) -> None:

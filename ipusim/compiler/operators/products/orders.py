@@ -11,12 +11,7 @@ from typing import Self
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed
 from ipusim.compiler.state import Lowering
-from ipusim.compiler.tiles import (
-    ceil_div,
-    element_bytes,
-    piece_copy_cycles,
-    rearranged_copy_cycles,
-)
+from ipusim.compiler.tiles import ceil_div, element_bytes, piece_copy_cycles, rearranged_copy_cycles
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, ERA_3_3
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,

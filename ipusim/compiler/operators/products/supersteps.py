@@ -16,17 +16,8 @@ from ipusim.compiler.operators.products.orders import (
 )
 from ipusim.compiler.operators.products.result import emit_part, finish_result
 from ipusim.compiler.state import Lowering
-from ipusim.compiler.tiles import (
-    ceil_div,
-    copy_cycles,
-    element_bytes,
-    rearranged_copy_cycles,
-)
-from ipusim.compiler.vertices.elementwise import (
-    REGROUP_GRAIN_BYTES,
-    TRANSPOSE,
-    transpose_cycles,
-)
+from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, rearranged_copy_cycles
+from ipusim.compiler.vertices.elementwise import REGROUP_GRAIN_BYTES, TRANSPOSE, transpose_cycles
 from ipusim.workload.graph import Conv, MatMul
 
 
