@@ -60,25 +60,16 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
         with m.holding(m.tile_bytes(x) if op.in_place_ok else 0):
             _gradient(m, op, x, inputs[0].layout)
     else:
-        inputs = _whole_first(x, inputs)
+        # The result lies like the operand that is not repeated, whichever comes first
+        # (lib/popops/ElementWise.cpp, createOutputForElementWiseOp).
+        at = next((at for at, one in enumerate(inputs) if one.elements == x.elements), 0)
+        inputs = (inputs[at], *inputs[:at], *inputs[at + 1 :])
         layout = inputs[0].layout
         if inputs[0].elements < x.elements:
             # No operand is whole, as where a row meets a column: the result is spread evenly.
             layout = layout._replace(tiles=None, mapping="")
         _series(m, op, x._replace(layout=layout), inputs)
     return layout
-
-
-def _whole_first(result: Placed, inputs: tuple[Placed, ...]) -> tuple[Placed, ...]:
-    """Return the operands with one of the result's size first: the result lies like it.
-
-    popops takes the mapping of the operand that is not repeated, whichever comes first
-    (lib/popops/ElementWise.cpp, createOutputForElementWiseOp).
-    """
-    for index, operand in enumerate(inputs):
-        if operand.elements == result.elements:
-            return (operand, *inputs[:index], *inputs[index + 1 :])
-    return inputs
 
 
 @lowers(Cast)

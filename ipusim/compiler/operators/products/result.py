@@ -41,20 +41,12 @@ def finish_result(m: Lowering, chosen: Plan) -> TensorLayout:
         atom = chosen.result_grouping * size
         tile_bytes = ceil_div(m.made.elements * size, cost.tiles_used)
         m.copy("spread output", cycles=copy_cycles(tile_bytes, m.chip, atom_bytes=atom))
-    return _remapped(m, chosen) or _as_made(m, chosen)
-
-
-def _as_made(m: Lowering, chosen: Plan) -> TensorLayout:
-    """Return the layout of a result that stays where the vertices made it.
-
-    To undo a plan's transforms and padding takes poplibs a view only (lib/poplin/Convolution.cpp,
-    convolutionPostprocess), though its planner reckons with a copy. Output channels are adjacent:
-    the rows of a product, as poplibs swaps its operands. Where the plan swaps operands, samples are
-    adjacent instead, the columns of a product.
-    """
+    # To undo transforms and padding takes poplibs a view only (convolutionPostprocess), though
+    # its planner reckons with a copy. Output channels are adjacent: the rows of a product, as
+    # poplibs swaps its operands. Where the plan swaps operands, samples are, the columns of one.
     rows = isinstance(m.task.params, MatMul) != chosen.transform.swap
-    tiles = chosen.cost.tiles_used
-    return TensorLayout(grouping=chosen.result_grouping, tiles=tiles, rows=rows)
+    made = TensorLayout(grouping=chosen.result_grouping, tiles=cost.tiles_used, rows=rows)
+    return _remapped(m, chosen) or made
 
 
 def _remapped(m: Lowering, chosen: Plan) -> TensorLayout | None:
