@@ -138,7 +138,13 @@ def backward(
             wanted=[name in reached for name in node.inputs],
             arithmetic=arithmetic,
         )
-        for name, gradient in zip(node.inputs, _differentiate(applied), strict=True):
+        differentiate = OPERATORS.get(node.op, Operator()).backward
+        if differentiate is None:
+            raise WorkloadError(
+                f"Operator {node.op!r}, node {node.name!r}, has no gradient in numerics; train a "
+                "model without it."
+            )
+        for name, gradient in zip(node.inputs, differentiate(applied), strict=True):
             if gradient is None or name not in reached:
                 continue
             known = gradients.get(name)
@@ -147,14 +153,3 @@ def backward(
             if name not in wanted:
                 gradients.pop(name, None)
     return {name: gradients[name] for name in wanted if name in gradients}
-
-
-def _differentiate(applied: Applied) -> list[np.ndarray | None]:
-    node = applied.node
-    function = OPERATORS.get(node.op, Operator()).backward
-    if function is None:
-        raise WorkloadError(
-            f"Operator {node.op!r}, node {node.name!r}, has no gradient in numerics; train a model "
-            "without it."
-        )
-    return function(applied)

@@ -1,14 +1,25 @@
 """Accumulation as the AMP does it: against an element-by-element model, and exact bounds."""
 
+from types import SimpleNamespace
+
 import numba
 import numpy as np
 import pytest
 
 from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES, multiply
-from ipusim.numerics.kernels.convolution import Window, convolve, weight_gradient
+from ipusim.numerics.kernels.convolution import convolve, weight_gradient
 from ipusim.numerics.kernels.rounding import NEAREST, NONE, STOCHASTIC, Rounding, stream_key
 
 KEY = stream_key(1)
+NONE_3, ONES_3 = (0, 0, 0), (1, 1, 1)
+WINDOW = SimpleNamespace(
+    stride=ONES_3,
+    dilation=ONES_3,
+    input_dilation=(),
+    padding_lower=NONE_3,
+    padding_upper=NONE_3,
+    groups=1,
+)
 RNG = np.random.default_rng(5)
 DRAWS = 400 if numba.config.DISABLE_JIT else 40_000
 
@@ -19,13 +30,13 @@ def halves(*shape, scale=1.0):
 
 def convolved(x, weights, mode):
     """Convolve planes, as volumes of one each."""
-    return convolve(x[:, :, None], weights[:, :, None], Window(), Rounding(mode, *KEY))
+    return convolve(x[:, :, None], weights[:, :, None], WINDOW, Rounding(mode, *KEY))
 
 
 def gradient_of_weights(x, gradient, mode):
     """Return the gradient of 3 x 3 weights of planes, as volumes of one each."""
     volumes = x[:, :, None], gradient[:, :, None]
-    return weight_gradient(*volumes, (1, 3, 3), Window(), Rounding(mode, *KEY))[:, :, 0]
+    return weight_gradient(*volumes, (1, 3, 3), WINDOW, Rounding(mode, *KEY))[:, :, 0]
 
 
 def one_pass(a, b):

@@ -13,7 +13,7 @@ positions as its kernel (``lib/poplin/ConvPlan.cpp``, weight-update pass).
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -28,15 +28,15 @@ Sizes = tuple[int, int, int]
 _COLUMNS = 384  # output positions worked on at a time: sums of one pass stay in the first cache
 
 
-class Window(NamedTuple):
+class Window(Protocol):
     """How a kernel slides over a volume; paddings may be negative (the input is cropped)."""
 
-    stride: Sizes = (1, 1, 1)
-    padding_lower: Sizes = (0, 0, 0)
-    padding_upper: Sizes = (0, 0, 0)
-    dilation: Sizes = (1, 1, 1)
-    input_dilation: Sizes = (1, 1, 1)
-    groups: int = 1
+    stride: Sizes
+    padding_lower: Sizes
+    padding_upper: Sizes
+    dilation: Sizes
+    input_dilation: Sizes | tuple[()]
+    groups: int
 
 
 def widened(
@@ -69,7 +69,8 @@ def seen(
 
 def _seen(x: np.ndarray, kernel: Sequence[int], window: Window) -> np.ndarray:
     """Return what each result of a convolution sees."""
-    wide = widened(x, window.input_dilation, window.padding_lower, window.padding_upper)
+    spread = window.input_dilation or (1,) * len(kernel)
+    wide = widened(x, spread, window.padding_lower, window.padding_upper)
     return seen(wide, kernel, window.stride, window.dilation)
 
 

@@ -1,6 +1,6 @@
 """Operators that multiply and accumulate: convolutions and matrix products."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -8,12 +8,7 @@ import numpy as np
 from ipusim.errors import WorkloadError
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.amp import multiply, padded
-from ipusim.numerics.kernels.convolution import (
-    Window,
-    convolve,
-    mirrored,
-    weight_gradient,
-)
+from ipusim.numerics.kernels.convolution import convolve, mirrored, weight_gradient
 from ipusim.numerics.operators import registry
 from ipusim.numerics.program import Node
 from ipusim.workload.operators.conv import Conv, conv_data_gradient
@@ -30,18 +25,6 @@ def _volumes(array: np.ndarray) -> np.ndarray:
     """Return (batch, channels, field) with a field of three dimensions."""
     batch, channels, *field = array.shape
     return array.reshape(batch, channels, *(1,) * (_DIMENSIONS - len(field)), *field)
-
-
-def _window(conv: Conv) -> Window:
-    """Return how a convolution slides over a volume."""
-    return Window(
-        stride=conv.stride,
-        padding_lower=conv.padding_lower,
-        padding_upper=conv.padding_upper,
-        dilation=conv.dilation,
-        input_dilation=conv.input_dilation or (1,) * _DIMENSIONS,
-        groups=conv.groups,
-    )
 
 
 def _operands(node: Node, inputs: registry.Arrays) -> tuple[np.ndarray, np.ndarray, Conv]:
@@ -63,7 +46,7 @@ def _operands(node: Node, inputs: registry.Arrays) -> tuple[np.ndarray, np.ndarr
 
 def _sums(x: np.ndarray, weights: np.ndarray, conv: Conv, arithmetic: Arithmetic) -> np.ndarray:
     """Return a convolution of volumes as stored."""
-    y = convolve(x, weights, _window(conv), arithmetic.partials())
+    y = convolve(x, weights, conv, arithmetic.partials())
     # At least the length of a sum over channels and kernel, filled up to passes.
     depth = padded(prod(weights.shape[1:3])) * prod(weights.shape[3:])
     y = arithmetic.store_sums(y, depth)
@@ -88,7 +71,7 @@ def _conv_backward(applied: registry.Applied) -> list[np.ndarray | None]:
         results[0] = dx.reshape(inputs[0].shape)
     if applied.wanted[1]:
         kernel, partials = weights.shape[2:], arithmetic.partials()
-        dw = weight_gradient(x, gradient, kernel, _window(conv), partials)
+        dw = weight_gradient(x, gradient, kernel, conv, partials)
         if conv.input_dilation:
             dw = mirrored(dw, conv.groups)
         results[1] = arithmetic.store(dw).reshape(inputs[1].shape)
@@ -107,72 +90,32 @@ def _turned(matrices: np.ndarray) -> np.ndarray:
     return matrices.swapaxes(1, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    """Operands of ``C = A B`` as (groups or 1, m, k) and (groups or 1, k, n).
+def _pair(
+    node: Node, inputs: registry.Arrays
+) -> tuple[list[np.ndarray], list[tuple[int, ...]], tuple[bool, bool]]:
+    """Return A and B of ``C = A B``, as what they are stored, and which of them transposed.
 
-    Some are stored transposed (`flips`), and so are their gradients. `lead` is the leading shape of
-    the groups, `shape` that of the result; `sums` are the shapes of the operands as gradients are
-    summed to them.
+    They come as (groups or 1, m, k) and (groups or 1, k, n), their groups repeated as numpy repeats
+    axes; what is stored is of the shape (*groups, rows, columns).
     """
-
-    a: np.ndarray
-    b: np.ndarray
-    flips: tuple[bool, bool]
-    lead: tuple[int, ...]
-    shape: tuple[int, ...]
-    sums: tuple[tuple[int, ...], ...]
-
-    def gradients(self, gradient: np.ndarray, applied: registry.Applied) -> list[np.ndarray | None]:
-        """Return the gradients of both operands of ``C = A B``, each as stored."""
-        (a, b), (flip_a, flip_b), arithmetic = (self.a, self.b), self.flips, applied.arithmetic
-        c = gradient.reshape(-1, a.shape[1], b.shape[2])
-        results: list[np.ndarray | None] = [None, None]
-        if applied.wanted[0]:
-            results[0] = matrix_product(
-                *((b, _turned(c)) if flip_a else (c, _turned(b))), arithmetic
-            )
-        if applied.wanted[1]:
-            results[1] = matrix_product(
-                *((_turned(c), a) if flip_b else (_turned(a), c)), arithmetic
-            )
-        for place, (result, shape) in enumerate(zip(results, self.sums, strict=True)):
-            if result is not None:
-                operand = applied.inputs[place]
-                if result.size != operand.size:
-                    full = result.reshape(*self.lead, *result.shape[1:])
-                    result = registry.reduce_to_shape(full, shape, arithmetic)
-                results[place] = result.reshape(operand.shape)
-        return results
-
-
-def _pair(node: Node, inputs: registry.Arrays) -> _Pair:
-    """Return the operands of a product, whose groups are repeated as numpy repeats axes."""
     work: MatMul = registry.attributes_of(node, inputs)
     flips = (work.transpose_a, work.transpose_b)
+    sizes = ((work.m, work.k), (work.k, work.n))
     stored = [
-        size[::-1] if flip else size
-        for size, flip in zip(((work.m, work.k), (work.k, work.n)), flips, strict=True)
+        (*x.shape[:-2], *(size[::-1] if flip else size))
+        for x, size, flip in zip(inputs, sizes, flips, strict=False)
     ]
-    sums = [(*x.shape[:-2], *size) for x, size in zip(inputs, stored, strict=False)]
-    lead = np.broadcast_shapes(*(shape[:-2] for shape in sums))
     stacks = []
-    for x, shape, flip in zip(inputs, sums, flips, strict=False):
+    for x, shape, flip in zip(inputs, stored, flips, strict=False):
         if work.groups > 1 and prod(shape[:-2]) > 1:
-            x = np.broadcast_to(x.reshape(shape), (*lead, *shape[-2:]))
+            x = np.broadcast_to(x.reshape(shape), (*_lead(stored), *shape[-2:]))
         x = x.reshape(-1, *shape[-2:])
         stacks.append(_turned(x) if flip else x)
-    # Vectors have no rows or columns.
-    rows = inputs[0].shape[-1:] if flips[0] else inputs[0].shape[-2:-1]
-    columns = (work.n,) if inputs[1].ndim > 1 else ()
-    return _Pair(
-        a=stacks[0],
-        b=stacks[1],
-        flips=flips,
-        lead=lead,
-        shape=(*lead, *rows, *columns),
-        sums=tuple(sums),
-    )
+    return stacks, stored, flips
+
+
+def _lead(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return np.broadcast_shapes(*(shape[:-2] for shape in shapes))
 
 
 def _factor(node: Node, name: str) -> np.float32:
@@ -180,8 +123,12 @@ def _factor(node: Node, name: str) -> np.float32:
 
 
 def _forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    pair, alpha, beta = _pair(node, inputs), _factor(node, "alpha"), _factor(node, "beta")
-    y = matrix_product(pair.a, pair.b, arithmetic).reshape(pair.shape)
+    (a, b), stored, (flipped, _) = _pair(node, inputs)
+    alpha, beta = _factor(node, "alpha"), _factor(node, "beta")
+    # Vectors have no rows or columns.
+    rows = inputs[0].shape[-1:] if flipped else inputs[0].shape[-2:-1]
+    columns = b.shape[2:] if inputs[1].ndim > 1 else ()
+    y = matrix_product(a, b, arithmetic).reshape(*_lead(stored), *rows, *columns)
     if alpha != 1:
         y = arithmetic.store(alpha * y)
     if len(inputs) > 2 and inputs[2] is not None and beta != 0:
@@ -190,15 +137,27 @@ def _forward(node: Node, inputs: registry.Arrays, arithmetic: Arithmetic) -> lis
 
 
 def _backward(applied: registry.Applied) -> list[np.ndarray | None]:
-    arithmetic, gradient, node = applied.arithmetic, applied.gradients[0], applied.node
-    alpha, beta = _factor(node, "alpha"), _factor(node, "beta")
+    arithmetic, gradient, inputs = applied.arithmetic, applied.gradients[0], applied.inputs
+    alpha, beta = _factor(applied.node, "alpha"), _factor(applied.node, "beta")
     scaled = gradient if alpha == 1 else arithmetic.store(alpha * gradient)
-    results = _pair(node, applied.inputs).gradients(scaled, applied)
-    if len(applied.inputs) > 2:
-        wanted = applied.wanted[2]
+    (a, b), stored, flips = _pair(applied.node, inputs)
+    c = scaled.reshape(-1, a.shape[1], b.shape[2])
+    results: list[np.ndarray | None] = [None] * len(inputs)
+    for place, (left, right) in enumerate(((c, _turned(b)), (_turned(a), c))):
+        if applied.wanted[place]:
+            # That of an operand that is stored transposed is computed so.
+            pair = (_turned(right), _turned(left)) if flips[place] else (left, right)
+            results[place] = matrix_product(*pair, arithmetic)
+    for place, shape in enumerate(stored):
+        result = results[place]
+        if result is not None:
+            if result.size != inputs[place].size:
+                full = result.reshape(*_lead(stored), *result.shape[1:])
+                result = registry.reduce_to_shape(full, shape, arithmetic)
+            results[place] = result.reshape(inputs[place].shape)
+    if len(inputs) > 2 and applied.wanted[2]:
         share = gradient if beta == 1 else arithmetic.store(beta * gradient)
-        shape = applied.inputs[2].shape if wanted else ()
-        results.append(registry.reduce_to_shape(share, shape, arithmetic) if wanted else None)
+        results[2] = registry.reduce_to_shape(share, inputs[2].shape, arithmetic)
     return results
 
 

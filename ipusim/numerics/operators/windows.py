@@ -1,12 +1,13 @@
 """Softmax, normalisation and pooling, with their gradients where training needs them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 
 import numpy as np
 
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.convolution import seen, widened
+from ipusim.numerics.kernels.rounding import Rounding
 from ipusim.numerics.kernels.softmax import softmax, softmax_gradient
 from ipusim.numerics.operators.registry import (
     Applied,
@@ -22,32 +23,28 @@ from ipusim.workload.operators.pool import Pool
 _F = np.float32
 
 
-def _softmax_rows(node: Node, x: np.ndarray) -> tuple[np.ndarray, int | None]:
-    """Return the rows to normalise, and the axis that was moved to the end if any."""
+def _along_rows(
+    node: Node, function: Callable[..., np.ndarray], rounding: Rounding, *arrays: np.ndarray
+) -> list[np.ndarray]:
+    """Apply a function of rows along the axis of a softmax: arrays of one shape to one of it."""
+    shape = arrays[0].shape
     modern = not 0 < node.opset < PER_ELEMENT_AXIS_OPSET
-    axis = node.attributes.get("axis", -1 if modern else 1) % x.ndim
+    axis = node.attributes.get("axis", -1 if modern else 1) % len(shape)
     if not modern:
-        return x.reshape(int(np.prod(x.shape[:axis])), -1), None
-    return np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis]), axis
-
-
-def _softmax_back(rows: np.ndarray, shape: tuple[int, ...], axis: int | None) -> np.ndarray:
-    if axis is None:
-        return rows.reshape(shape)
-    moved = (*shape[:axis], *shape[axis + 1 :], shape[axis])
-    return np.ascontiguousarray(np.moveaxis(rows.reshape(moved), -1, axis))
+        arrays, axis = [x.reshape(int(np.prod(shape[:axis])), -1) for x in arrays], -1
+    moved = [np.moveaxis(x, axis, -1) for x in arrays]
+    rows = function(*(x.reshape(-1, x.shape[-1]) for x in moved), rounding)
+    back = np.moveaxis(rows.reshape(moved[0].shape), -1, axis)
+    return [np.ascontiguousarray(back).reshape(shape)]
 
 
 def _softmax_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    rows, axis = _softmax_rows(node, inputs[0])
-    return [_softmax_back(softmax(rows, arithmetic.storage()), inputs[0].shape, axis)]
+    return _along_rows(node, softmax, arithmetic.storage(), inputs[0])
 
 
 def _softmax_backward(applied: Applied) -> list[np.ndarray | None]:
-    y, axis = _softmax_rows(applied.node, applied.outputs[0])
-    gradient, _ = _softmax_rows(applied.node, applied.gradients[0])
-    rows = softmax_gradient(y, gradient, applied.arithmetic.storage())
-    return [_softmax_back(rows, applied.inputs[0].shape, axis)]
+    pair, rounding = (applied.outputs[0], applied.gradients[0]), applied.arithmetic.storage()
+    return _along_rows(applied.node, softmax_gradient, rounding, *pair)
 
 
 def _channel_vector(vector: np.ndarray, x: np.ndarray) -> np.ndarray:
