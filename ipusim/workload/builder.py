@@ -38,7 +38,7 @@ class TensorBuilder:
         """Return the name in the whole graph of what a block names: that of its weights, say."""
         return self._prefix + name
 
-    def add_tensor(self, name: str, shape: tuple[int, ...], dtype: str, **more: str) -> str:
+    def add_tensor(self, name: str, shape: tuple[int, ...], dtype: str, **more: str | None) -> str:
         """Add a tensor, whose name must be new, as `Tensor` has it; return its name."""
         whole = self.full_name(name)
         if whole in self.tensors:

@@ -6,14 +6,15 @@ Hutter 2017, arXiv:1711.05101; LAMB, You et al. 2019, arXiv:1904.00962; LARS, Yo
 arXiv:1708.03888; RMSprop, Tieleman and Hinton 2012.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ipusim.errors import resolve_name
+from ipusim.workload.builder import TensorBuilder
 from ipusim.workload.graph import Attributes, Elementwise, Graph, Op, Reduce, Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Optimizer:
     """One rule.
 
@@ -68,10 +69,7 @@ _RULES = (
     ("adamw", ("m", "v"), (*_MOMENTS, _STEP), True, True),
     ("lamb", ("m", "v"), (*_MOMENTS, "norm n0 w", "norm n1 t1", _RATIO, _STEP), True, True),
 )
-OPTIMIZERS: dict[str, Optimizer] = {
-    name: Optimizer(name=name, states=states, steps=steps, wide_states=wide, decays_weights=decays)
-    for name, states, steps, wide, decays in _RULES
-}
+OPTIMIZERS = {rule[0]: Optimizer(*rule) for rule in _RULES}
 """Every rule by name."""
 
 
@@ -106,12 +104,10 @@ def update_graph(
     named ``<parameter>.<state>``.
     """
     rule = OPTIMIZERS[resolve_name("optimizer", optimizer, OPTIMIZERS)]
-    tensors: dict[str, Tensor] = {}
-    ops: list[Op] = []
+    g = TensorBuilder(f"{network}, {rule.name}")
     for whole in weights:
-        _update_parameter(whole, rule, sharding.parts(whole), dtype, tensors, ops)
-    name = f"{network}, {rule.name}"
-    return Graph(name=name, tensors=tensors, ops=tuple(ops), inputs=(), outputs=()).validate()
+        _update_parameter(g, whole, rule, sharding.parts(whole), dtype)
+    return g.finish()
 
 
 def state_bytes(graph: Graph) -> int:
@@ -125,51 +121,30 @@ def norms(optimizer: str, weight: Tensor) -> int:
 
 
 def _update_parameter(
-    whole: Tensor,
-    rule: Optimizer,
-    parts: int,
-    dtype: str | None,
-    tensors: dict[str, Tensor],
-    ops: list[Op],
+    g: TensorBuilder, whole: Tensor, rule: Optimizer, parts: int, dtype: str | None
 ) -> None:
-    name = whole.name
-    parameter = whole
-    if parts > 1:
-        parameter = replace(whole, shape=(-(-whole.elements // parts),))
-    wide = "float32" if rule.wide_states else parameter.dtype
+    name, wide = whole.name, "float32" if rule.wide_states else whole.dtype
+    shape = whole.shape if parts == 1 else (-(-whole.elements // parts),)
     stored = {
-        "w": replace(parameter, alias_of=None),
-        "g": Tensor(
-            name=f"{name}.gradient",
-            shape=parameter.shape,
-            dtype=dtype or parameter.dtype,
-            role="state",
-        ),
+        "w": g.add_tensor(name, shape, whole.dtype, role=whole.role),
+        "g": g.add_tensor(f"{name}.gradient", shape, dtype or whole.dtype, role="state"),
     }
     for state in rule.states:
-        stored[state] = Tensor(
-            name=f"{name}.{state}", shape=parameter.shape, dtype=wide, role="state"
-        )
-    tensors.update({tensor.name: tensor for tensor in stored.values()})
+        stored[state] = g.add_tensor(f"{name}.{state}", shape, wide, role="state")
     current = dict(stored)
     decays = rule.decays_weights and len(whole.shape) > 1
     for count, step in enumerate((*((_DECAY,) * decays), *rule.steps_for(whole))):
         function, target, *sources = step.split()
-        read = tuple(current[source] for source in sources)
-        output = f"{name}.update{count}"
-        in_place = target in stored or target == sources[0]
-        like = current.get(target, read[0])
-        scalar = target.startswith("n")
-        tensors[output] = Tensor(
-            name=output,
-            shape=(1,) if scalar else like.shape,
-            dtype=like.dtype if target in stored else wide,
-            alias_of=stored[target].name if target in stored else None,
+        read, kept = tuple(current[source] for source in sources), stored.get(target)
+        like, output = g.tensors[current.get(target, read[0])], f"{name}.update{count}"
+        size, kind = (1,) if target.startswith("n") else like.shape, like.dtype if kept else wide
+        g.add_tensor(output, size, kind, alias_of=kept)
+        params: Attributes = Elementwise(
+            function=function, in_place_ok=bool(kept) or target == sources[0]
         )
-        params: Attributes = Elementwise(function=function, in_place_ok=in_place)
         if function == "norm":
-            params = Reduce(function="sumsquare", outer=1, reduced=read[0].elements, inner=1)
-        inputs = tuple(tensor.name for tensor in read)
-        made = {"inputs": inputs, "outputs": (output,), "phase": "update", "source": name}
-        ops.append(Op(name=output, params=params, **made))
-        current[target] = tensors[output]
+            elements = g.tensors[read[0]].elements
+            params = Reduce(function="sumsquare", outer=1, reduced=elements, inner=1)
+        made = {"inputs": read, "outputs": (output,), "phase": "update", "source": name}
+        g.ops.append(Op(name=output, params=params, **made))
+        current[target] = output
