@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import gcd
 
-from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.registry import Config, GraphBuilder
 
 
 def round_channels(channels: float, divisor: int = 8) -> int:
@@ -48,52 +48,45 @@ def at_positions(g: GraphBuilder, name: str, x: str, channels: int, view: str) -
     return g.reshape(f"{name}.{view}", y, (batch, channels, rows * columns))
 
 
-def squeeze_excite(g: GraphBuilder, x: str, squeezed: int, activation: str, gate: str) -> str:
+def squeeze_excite(g: GraphBuilder, x: str, squeezed: int, c: Config) -> str:
     """Scale channels by a gate in 0..1 that two 1x1 convolutions compute from all channel means."""
     channels = g.shape(x)[1]
     y = g.global_average_pool("pool", x)
     y = g.conv("conv_reduce", y, squeezed, 1, bias=True)
-    y = g.elementwise("act1", activation, y)
+    y = g.elementwise("act1", c.squeeze_activation, y)
     y = g.conv("conv_expand", y, channels, 1, bias=True)
-    y = g.elementwise("gate", gate, y)
+    y = g.elementwise("gate", c.gate, y)
     return g.elementwise("scale", "mul", x, y)
 
 
 def inverted_residual(
     g: GraphBuilder,
     x: str,
-    channels: int,
+    widths: tuple[int, int, int],
     kernel: int,
-    *,
     stride: int,
-    expanded: int,
-    squeezed: int,
     activation: str,
-    squeeze_activation: str,
-    gate: str,
-    group_size: int = 1,
-    norm_groups: int = 0,
+    c: Config,
 ) -> str:
     """Add a block: expand by a 1x1 convolution, filter, gate the channels, project by another.
 
-    `expanded` channels lie between the 1x1 convolutions, `channels` after them, `squeezed` inside
-    squeeze-excite (0 for none). `group_size` is the channels per group of the filter, 1 for
-    depthwise; the greatest common divisor with the channels where it does not divide them.
-    `norm_groups` is 0 for batch norm. The expansion is left out where it would change nothing.
+    Of the widths the first lies between the 1x1 convolutions, the second inside squeeze-excite (0
+    for none), the third at the end. The filter's groups have `group_size` channels, or the greatest
+    common divisor with all. The expansion is left out where it would change nothing.
 
     A block that keeps shape and channels adds its input. Stochastic depth, off in timm unless
     asked for, is left out.
     """
-    before = g.shape(x)[1]
-    layer = partial(conv_norm, g, activation=activation, norm_groups=norm_groups)
+    (expanded, squeezed, channels), before = widths, g.shape(x)[1]
+    layer = partial(conv_norm, g, activation=activation, norm_groups=c.norm_groups)
     y, number = x, 1
     if expanded != before:
         y, number = layer(("conv_pw", "bn1", "act1"), y, expanded), 2
     names = ("conv_dw", f"bn{number}", f"act{number}")
-    groups = expanded // gcd(expanded, group_size)
+    groups = expanded // gcd(expanded, c.group_size)
     y = layer(names, y, expanded, kernel, stride=stride, groups=groups)
     if squeezed:
-        y = squeeze_excite(g.at("se"), y, squeezed, squeeze_activation, gate)
+        y = squeeze_excite(g.at("se"), y, squeezed, c)
     y = layer(("conv_pwl", f"bn{number + 1}"), y, channels)
     if stride != 1 or before != channels:
         return y

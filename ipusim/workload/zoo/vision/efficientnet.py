@@ -12,7 +12,7 @@ from math import ceil
 from ipusim.workload.zoo.layers import cnn
 from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
-STEM_CHANNELS, HEAD_CHANNELS, SQUEEZE_RATIO = 32, 1280, 0.25
+STEM_CHANNELS, HEAD_CHANNELS, SQUEEZE_SHARE = 32, 1280, 4
 
 # Kernel, stride of the first block, channels, blocks, whether the blocks expand; before scaling.
 STAGES = (
@@ -44,19 +44,10 @@ def backbone(g: GraphBuilder, images: str, c: Config) -> tuple[str, ...]:
     results: list[str] = []
     for stage, (kernel, first_stride, channels, blocks, expands) in enumerate(STAGES):
         for number in range(ceil(blocks * c.depth)):
-            before = g.shape(x)[1]
-            x = cnn.inverted_residual(
-                g.at(f"blocks.{stage}.{number}"),
-                x,
-                cnn.round_channels(channels * c.width),
-                kernel,
-                stride=first_stride if number == 0 else 1,
-                expanded=before * c.expansion if expands else before,
-                squeezed=int(before * SQUEEZE_RATIO),
-                squeeze_activation="swish",
-                gate="sigmoid",
-                group_size=c.group_size,
-                **settings,
-            )
+            before, stride = g.shape(x)[1], 1 if number else first_stride
+            expanded, squeezed = before * (c.expansion if expands else 1), before // SQUEEZE_SHARE
+            widths = (expanded, squeezed, cnn.round_channels(channels * c.width))
+            own = g.at(f"blocks.{stage}.{number}")
+            x = cnn.inverted_residual(own, x, widths, kernel, stride, "swish", c)
         results.append(x)
     return tuple(results)

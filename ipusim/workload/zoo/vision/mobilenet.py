@@ -17,17 +17,8 @@ def mobilenet(g: GraphBuilder, batch: int, c: Config) -> str:
     x = g.input("images", (batch, 3, c.image_size, c.image_size))
     x = layer(("conv_stem", "bn1", "act1"), x, c.stem_channels, 3, stride=2)
     for number, (kernel, expanded, channels, squeezes, activation, stride) in enumerate(c.blocks):
-        x = cnn.inverted_residual(
-            g.at(f"blocks.{number}"),
-            x,
-            channels,
-            kernel,
-            stride=stride,
-            expanded=expanded,
-            squeezed=cnn.round_channels(expanded // 4) if squeezes else 0,
-            activation=activation,
-            squeeze_activation="relu",
-            gate="hard_sigmoid",
-        )
+        widths = (expanded, cnn.round_channels(expanded // 4) if squeezes else 0, channels)
+        own = g.at(f"blocks.{number}")
+        x = cnn.inverted_residual(own, x, widths, kernel, stride, activation, c)
     x = layer(("conv_last", "bn_last", "act_last"), x, c.head_expansion * g.shape(x)[1])
     return cnn.classify(g, x, c.classes, hidden=c.hidden, activation="hard_swish")

@@ -26,11 +26,6 @@ def _settle(g: GraphBuilder, x: str, channels: int, kernel: int = 1, stride: int
     return conv_norm(g, names, x, channels, kernel, stride=stride, activation="mish")
 
 
-def _join(g: GraphBuilder, name: str, *parts: str) -> str:
-    """Add a concatenation along the channels."""
-    return g.concat(name, *parts, axis=1)
-
-
 def _residuals(g: GraphBuilder, x: str, blocks: int, *, shortcut: bool) -> str:
     """Add blocks of a 1x1 and a 3x3 convolution."""
     channels = g.shape(x)[1]
@@ -48,7 +43,7 @@ def _partial_block(g: GraphBuilder, x: str, channels: int, blocks: int) -> str:
     y = _residuals(g.at("res_modules"), y, blocks, shortcut=True)
     halves = (g.conv("conv1", y, hidden, 1), g.conv("bottleneck_conv2", x, hidden, 1))
     normed = [g.batch_norm(f"norm{number}", half) for number, half in enumerate(halves)]
-    y = g.elementwise("act", "mish", _join(g, "cat", *normed))
+    y = g.elementwise("act", "mish", g.concat("cat", *normed, axis=1))
     return _settle(g.at("conv2"), y, channels)
 
 
@@ -56,7 +51,7 @@ def _neck_block(g: GraphBuilder, x: str, channels: int) -> str:
     """Add a block of the neck, whose residual blocks have no shortcut."""
     x = _settle(g.at("bottleneck_conv1"), x, channels)
     y = _residuals(g.at("res_modules"), x, NECK_BLOCKS, shortcut=False)
-    y = _join(g, "cat", y, g.conv("conv1", x, channels, 1))
+    y = g.concat("cat", y, g.conv("conv1", x, channels, 1), axis=1)
     y = g.elementwise("act", "mish", g.batch_norm("norm", y))
     return _settle(g.at("conv2"), y, channels)
 
@@ -70,10 +65,10 @@ def _pooled(g: GraphBuilder, x: str, channels: int) -> str:
     maxima = [
         g.max_pool(f"maxp_{size}", x, size, stride=1, padding=size // 2) for size in POOL_KERNELS
     ]
-    y = _join(g, "maxp_cat", x, *maxima)
+    y = g.concat("maxp_cat", x, *maxima, axis=1)
     y = _settle(g.at("maxp_bottleneck_conv"), y, channels)
     y = _settle(g.at("conv3"), y, channels, 3)
-    y = _join(g, "cat", y, past)
+    y = g.concat("cat", y, past, axis=1)
     y = g.elementwise("act", "mish", g.batch_norm("norm", y))
     return _settle(g.at("cat_bottleneck"), y, channels)
 
@@ -83,14 +78,14 @@ def _up(g: GraphBuilder, x: str, finer: str) -> str:
     channels = g.shape(x)[1] // 2
     x = g.resize("upsample", _settle(g.at("convup"), x, channels), 2)
     finer = _settle(g.at("conv1"), finer, channels)
-    return _neck_block(g.at("csp"), _join(g, "cat", finer, x), channels)
+    return _neck_block(g.at("csp"), g.concat("cat", finer, x, axis=1), channels)
 
 
 def _down(g: GraphBuilder, x: str, coarser: str) -> str:
     """Shrink the finer scale and merge it with the coarser one."""
     channels = g.shape(coarser)[1]
     x = _settle(g.at("bottleneck_conv"), x, channels, 3, stride=2)
-    x = _join(g, "cat", x, coarser)
+    x = g.concat("cat", x, coarser, axis=1)
     return _neck_block(g.at("csp"), x, channels)
 
 
