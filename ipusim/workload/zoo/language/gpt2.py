@@ -4,6 +4,8 @@ Radford et al. (2019), with the parameters and shapes of Hugging Face transforme
 (GPT2LMHeadModel).
 """
 
+from functools import partial
+
 from ipusim.errors import WorkloadError
 from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
@@ -28,9 +30,7 @@ def gpt2(g: GraphBuilder, batch: int, c: Config) -> str:
     words = g.parameter("wte.weight", (c.vocabulary, hidden))
     x, places = g.gather("wte", words, ids), g.embedding("wpe", positions, POSITIONS, hidden)
     x = transformer.drop(g, "drop", g.elementwise("wpe.add", "add", x, places), shape)
-    cache = (
-        transformer.Cache(context=context, positions=positions, decode=decode) if context else None
-    )
+    keep = partial(_kept, positions=positions, c=c) if context else None
     seen = context if decode else tokens
     stored = c.mask_kind == "stored"
     kind = "float32" if stored else "int32"
@@ -40,9 +40,19 @@ def gpt2(g: GraphBuilder, batch: int, c: Config) -> str:
         # whose bytes become float32 as a Python number scales them.
         prefix = f"h.{layer}.attention.causal"
         mask = causal if stored else transformer.large_where_zero(g.at(prefix), causal, wide=wide)
-        x = transformer.pre_norm_layer(g.at(f"h.{layer}"), x, shape, mask=mask, cache=cache)
+        x = transformer.pre_norm_layer(g.at(f"h.{layer}"), x, shape, mask=mask, keep=keep)
     x = g.layer_norm("ln_f", x)
-    if cache and tokens > 1:
+    if context and tokens > 1:
         x = g.narrow("ln_f.last", x, axis=1, size=1)
     x = g.matmul("lm_head", x, words, transpose_b=True)
     return g.argmax("argmax", x) if c.argmax or context else x
+
+
+def _kept(g: GraphBuilder, name: str, new: str, positions: str, c: Config) -> str:
+    """Write keys or values (N, heads, T, size) into the cache; a first pass attends to its own."""
+    batch, heads, _, size = g.shape(new)
+    # One slice per token (popops::dynamicUpdate); the cache is assumed to lie as the products read
+    # it.
+    stored = g.parameter(f"{name}.cache", (batch, heads, c.context, size), "state")
+    g.write_slices(f"{name}.write", stored, new, positions, axis=2)
+    return stored if c.decode else new

@@ -8,6 +8,7 @@ from three.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -173,35 +174,17 @@ def merge_heads(g: GraphBuilder, x: str) -> str:
     return g.reshape("merge_heads", y, (items, tokens, heads * size))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
-    """Keys and values of `context` tokens that stay on the chip from one token to the next.
-
-    Those of this pass are written at `positions`, (T,). To `decode`, a single new token attends to
-    all of it; the first pass over a prompt attends to its own tokens.
-    """
-
-    context: int
-    positions: str
-    decode: bool
-
-    def kept(self, g: GraphBuilder, name: str, new: str) -> str:
-        """Write keys or values (N, heads, T, size) into the cache; return what is attended to."""
-        batch, heads, _, size = g.shape(new)
-        # One slice per token (popops::dynamicUpdate); the cache is assumed to lie as the products
-        # read it.
-        stored = g.parameter(f"{name}.cache", (batch, heads, self.context, size), "state")
-        g.write_slices(f"{name}.write", stored, new, self.positions, axis=2)
-        return stored if self.decode else new
+Keep = Callable[[GraphBuilder, str, str], str]
+"""Keeps new keys or values, so named, for the tokens that follow; returns what is attended to."""
 
 
 def attention(
-    g: GraphBuilder, x: str, shape: Shape, *, mask: str | None = None, cache: Cache | None = None
+    g: GraphBuilder, x: str, shape: Shape, *, mask: str | None = None, keep: Keep | None = None
 ) -> str:
     """Add multi-head self-attention, (N, T, H) to the same; `mask` is added to the scores."""
     query, key, value = query_key_value(g, x, shape)
-    if cache is not None:
-        key, value = (cache.kept(g, name, new) for name, new in (("key", key), ("value", value)))
+    if keep is not None:
+        key, value = keep(g, "key", key), keep(g, "value", value)
     scores = g.matmul("scores", query, key, transpose_b=True)
     scores = g.elementwise("scale", "div" if shape.divides_scores else "scale", scores)
     if mask is not None:
