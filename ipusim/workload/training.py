@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import isqrt
+from typing import Any
 
 from ipusim.errors import ConfigError, WorkloadError, check_name
 from ipusim.workload.graph import Cast, Conv, Elementwise, Graph, MatMul, Norm, Recurrent, Softmax
@@ -77,17 +78,16 @@ def training_graphs(
         _with_weight_casts(graph), batch_norm_span, seeds_dropouts=seeds_dropouts
     )
     forward = _with_loss(training, loss, cross_entropy)
-    segments = _segments(forward, recompute)
-    tensors, ops, gradients = _differentiate(forward, segments)
-    kept, dtype = tuple(dict.fromkeys(gradients.values())), None
+    micro_batch, gradients = _differentiate(forward, _segments(forward, recompute))
+    dtype = accumulator_dtype if accumulate else None
     if accumulate:
-        kept, dtype = (), accumulator_dtype
-        ops, tensors = _accumulate(ops, tensors, gradients, accumulate, dtype)
-    micro_batch = replace(forward, tensors=tensors, ops=tuple(ops), kept=kept).validate()
+        micro_batch = _accumulating(micro_batch, gradients, accumulate, dtype)
+    else:
+        micro_batch = replace(micro_batch, kept=tuple(dict.fromkeys(gradients.values())))
     weights = tuple(graph.tensors[name] for name in gradients)
-    sums = {name: tensors[gradient] for name, gradient in gradients.items()}
+    sums = {name: micro_batch.tensors[gradient] for name, gradient in gradients.items()}
     return Graphs(
-        micro_batch=micro_batch,
+        micro_batch=micro_batch.validate(),
         update=update_graph(graph.name, weights, optimizer, sharding, dtype),
         gradient_bytes={
             name: tensor.elements * DTYPE_BYTES[dtype or tensor.dtype]
@@ -126,22 +126,23 @@ def _training_mode(graph: Graph, batch_norm_span: int, *, seeds_dropouts: bool) 
     tensors, ops = dict(graph.tensors), []
     readers = Counter(name for op in graph.ops for name in op.inputs)
     for op in graph.ops:
-        if isinstance(op.params, Recurrent):
-            ops.append(_keeping(op, tensors))
-            continue
-        if seeds_dropouts and isinstance(op.params, Elementwise) and op.function == "dropout":
-            op = replace(op, params=replace(op.params, function="seeded_dropout"))
-        if not isinstance(op.params, Norm):
-            ops.append(op)
-            continue
-        params = op.params
-        if params.kind == "batch":
-            params = replace(params, training=True, replica_span=batch_norm_span)
-        statistics = f"{op.name}.statistics"
-        tensors[statistics] = Tensor(name=statistics, shape=(2, params.statistics), dtype="float32")
-        outputs = (*op.outputs, statistics)
-        ops.append(changed(op, params=params, inputs=op.inputs[:3], outputs=outputs))
-        for place, constant in enumerate(op.inputs[3:]):
+        params, running = op.params, ()
+        match params:
+            case Elementwise(function="dropout") if seeds_dropouts:
+                op = replace(op, params=replace(params, function="seeded_dropout"))
+            case Recurrent():
+                shape = (params.steps, params.saved, params.batch, params.hidden)
+                dtype = tensors[op.outputs[0]].dtype
+                kept = Tensor(name=f"{op.name}.kept", shape=shape, dtype=dtype)
+                op = _handing_on(op, kept, tensors, params=replace(params, training=True))
+            case Norm():
+                if params.kind == "batch":
+                    params = replace(params, training=True, replica_span=batch_norm_span)
+                kept = Tensor(name=f"{op.name}.statistics", shape=(2, params.statistics))
+                running = op.inputs[3:]
+                op = _handing_on(op, kept, tensors, params=params, inputs=op.inputs[:3])
+        ops.append(op)
+        for place, constant in enumerate(running):
             # Exporters store equal constants once: what others read too is not what moves.
             name = constant if readers[constant] == 1 else f"{op.name}.statistic{place}"
             tensors[name] = changed(tensors[constant], name=name, role="state")
@@ -150,13 +151,9 @@ def _training_mode(graph: Graph, batch_norm_span: int, *, seeds_dropouts: bool) 
     return replace(graph, tensors=tensors, ops=tuple(ops))
 
 
-def _keeping(op: Op, tensors: dict[str, Tensor]) -> Op:
-    """Return a recurrent layer that keeps what its gradient reads of every step."""
-    params = replace(op.params, training=True)
-    kept = f"{op.name}.kept"
-    shape = (params.steps, params.saved, params.batch, params.hidden)
-    tensors[kept] = Tensor(name=kept, shape=shape, dtype=tensors[op.outputs[0]].dtype)
-    return replace(op, params=params, outputs=(*op.outputs, kept))
+def _handing_on(op: Op, kept: Tensor, tensors: dict[str, Tensor], **changes: Any) -> Op:
+    tensors[kept.name] = kept
+    return changed(op, outputs=(*op.outputs, kept.name), **changes)
 
 
 def _add_into(
@@ -301,10 +298,8 @@ def _total_gradient(tape: Tape, name: str, source: Op) -> str | None:
     return result
 
 
-def _differentiate(
-    forward: Graph, segments: list[list[Op]]
-) -> tuple[dict[str, Tensor], list[Op], dict[str, str]]:
-    """Return all tensors, all operators in order, and the gradient of each parameter."""
+def _differentiate(forward: Graph, segments: list[list[Op]]) -> tuple[Graph, dict[str, str]]:
+    """Return both passes, and the gradient of each parameter."""
     tape = Tape(forward=forward.tensors, wanted=tensors_with_gradient(forward))
     for op in forward.ops:
         if isinstance(op.params, Loss):
@@ -336,7 +331,8 @@ def _differentiate(
         ops += tape.ops[start:]
         if total is not None:
             gradients[tensor.name] = total
-    return {**forward.tensors, **tape.tensors}, ops, gradients
+    tensors = {**forward.tensors, **tape.tensors}
+    return replace(forward, tensors=tensors, ops=tuple(ops)), gradients
 
 
 def _recomputed(
@@ -367,23 +363,19 @@ def _recomputed(
     return [*map(second, again), *(_reading(op, reads(op)) for op in backward)]
 
 
-def _accumulate(
-    ops: list[Op],
-    tensors: dict[str, Tensor],
-    gradients: dict[str, str],
-    accumulate: str,
-    dtype: str | None,
-) -> tuple[list[Op], dict[str, Tensor]]:
+def _accumulating(
+    graph: Graph, gradients: dict[str, str], accumulate: str, dtype: str | None
+) -> Graph:
     """Add each gradient to its accumulator as soon as it is complete, or average it in.
 
     Accumulators have a type of their own if `dtype` names one.
     """
-    tensors, result = dict(tensors), []
+    tensors, ops = dict(graph.tensors), []
     owners: dict[str, list[str]] = {}
     for parameter, gradient in gradients.items():
         owners.setdefault(gradient, []).append(parameter)
-    for op in ops:
-        result.append(op)
+    for op in graph.ops:
+        ops.append(op)
         for gradient in op.outputs:
             for parameter in owners.get(gradient, ()):
                 name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
@@ -391,5 +383,5 @@ def _accumulate(
                 tensors[name] = changed(tensors[parameter], role="state", alias_of=None, **stored)
                 function = accumulate if tensors[name].dtype == "float16" else "scaled_add"
                 where = op.source or op.name, function, "backward"
-                result.append(_add_into(tensors, name, gradient, output, *where))
-    return result, tensors
+                ops.append(_add_into(tensors, name, gradient, output, *where))
+    return replace(graph, tensors=tensors, ops=tuple(ops))
