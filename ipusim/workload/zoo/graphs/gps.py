@@ -15,6 +15,8 @@ from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 State = tuple[str, str, str]
 """What is known of nodes, edges and molecules."""
+Links = tuple[graphs.Edges, graphs.Index, graphs.Index]
+"""The ends of edges, and the molecules of nodes and edges."""
 
 
 def _perceptron(g: GraphBuilder, x: str, hidden: int, width: int, act: str = "gelu") -> str:
@@ -99,18 +101,9 @@ def _guess(g: GraphBuilder, name: str, x: str, known: str, sizes: tuple[int, ...
     return g.elementwise(f"{name}.mean", "scale", losses)
 
 
-def _messages(
-    g: GraphBuilder,
-    state: State,
-    ends: graphs.Edges,
-    of_node: graphs.Index,
-    of_edge: graphs.Index,
-    c: Config,
-    *,
-    last: bool,
-) -> State:
+def _messages(g: GraphBuilder, state: State, links: Links, c: Config, *, last: bool) -> State:
     """Bring edges, then nodes, then what is known of their molecules up to date."""
-    nodes, edges, whole = state
+    (nodes, edges, whole), (ends, of_node, of_edge) = state, links
     sent = graphs.take(g, "sent", nodes, ends.sources)
     received = graphs.take(g, "received", nodes, ends.targets)
     around = graphs.take(g, "edge.whole", whole, of_edge)
@@ -175,7 +168,7 @@ def gps_44m(g: GraphBuilder, batch: int, c: Config) -> tuple[str, str, str]:
     shape = Shape.of(c)
     for layer in range(c.layers):
         own, nodes, last = g.at(f"layers.{layer}"), state[0], layer == c.layers - 1
-        x, edges, whole = _messages(own.at("mpnn"), state, ends, of_node, of_edge, c, last=last)
+        x, edges, whole = _messages(own.at("mpnn"), state, (ends, of_node, of_edge), c, last=last)
         x = own.layer_norm("mpnn.norm", x)
         y = attention(own.at("attention"), nodes, shape, mask=bias)
         if layer:

@@ -4,38 +4,32 @@ Esser et al. (arXiv 2012.09841), model imagenet_f16_1024 of CompVis/taming-trans
 (configs/imagenet_vqgan.yaml; taming/modules/diffusionmodules/model.py).
 """
 
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
+from ipusim.workload.zoo.registry import Config, GraphBuilder
 
-IMAGE = 256
-CHANNELS = 128
-MULTIPLES = (1, 1, 2, 2, 4)
-"""Channels of each level, in units of `CHANNELS`; between levels the side is halved."""
-BLOCKS = 2
-"""Residual blocks of a level."""
 NORM_GROUPS = 32
-CODES, CODE_FEATURES = 1024, 256
 
 
-def encode(g: GraphBuilder, images: str) -> str:
+def encode(g: GraphBuilder, images: str, c: Config) -> str:
     """Add the encoder and the search of the nearest codes: (N, 3, 256, 256) to (N x 256,)."""
-    x = g.conv("conv_in", images, CHANNELS, 3, padding=1, bias=True)
-    for level, multiple in enumerate(MULTIPLES):
-        for block in range(BLOCKS):
-            x = _residual(g.at(f"down.{level}.block.{block}"), x, multiple * CHANNELS)
-            if level == len(MULTIPLES) - 1:
+    x = g.conv("conv_in", images, c.levels[0], 3, padding=1, bias=True)
+    last = len(c.levels) - 1
+    for level, channels in enumerate(c.levels):
+        for block in range(c.level_blocks):
+            x = _residual(g.at(f"down.{level}.block.{block}"), x, channels)
+            if level == last:
                 x = _attention(g.at(f"down.{level}.attn.{block}"), x)
-        if level < len(MULTIPLES) - 1:
+        if level < last:
             # The original pads only after the image, which gives as many positions.
             name = f"down.{level}.downsample"
-            x = g.conv(name, x, multiple * CHANNELS, 3, stride=2, padding=1, bias=True)
+            x = g.conv(name, x, channels, 3, stride=2, padding=1, bias=True)
     x = _residual(g.at("mid.block_1"), x, g.shape(x)[1])
     x = _attention(g.at("mid.attn_1"), x)
     x = _residual(g.at("mid.block_2"), x, g.shape(x)[1])
     x = _swish(g, "norm_out", x)
-    x = g.conv("conv_out", x, CODE_FEATURES, 3, padding=1, bias=True)
-    x = g.conv("quant_conv", x, CODE_FEATURES, 1, bias=True)
-    return _nearest(g.at("quantize"), x)
+    x = g.conv("conv_out", x, c.code_features, 3, padding=1, bias=True)
+    x = g.conv("quant_conv", x, c.code_features, 1, bias=True)
+    return _nearest(g.at("quantize"), x, c.codes)
 
 
 def _swish(g: GraphBuilder, prefix: str, x: str) -> str:
@@ -69,13 +63,13 @@ def _attention(g: GraphBuilder, x: str) -> str:
     return g.elementwise("add", "add", x, y)
 
 
-def _nearest(g: GraphBuilder, x: str) -> str:
+def _nearest(g: GraphBuilder, x: str, count: int) -> str:
     """Add the number of the nearest code of every position: |z|^2 + |e|^2 - 2 z e, smallest."""
     batch, features, *field = g.shape(x)
     rows = batch * field[0] * field[1]
     y = g.transpose("channels_last", x, (0, 2, 3, 1))
     y = g.reshape("rows", y, (rows, features))
-    codes = g.parameter("embedding.weight", (CODES, features))
+    codes = g.parameter("embedding.weight", (count, features))
     own = g.reduce("own", "sumsquare", y, axis=1)
     lengths = g.reduce("lengths", "sumsquare", codes, axis=1)
     product = g.matmul("product", y, codes, transpose_b=True)

@@ -6,41 +6,46 @@ encoder turns the image into codes on the chip; most layers attend to the captio
 column of the image.
 """
 
+from math import isqrt
+
 from ipusim.workload.zoo.layers import vqgan
 from ipusim.workload.zoo.layers.transformer import merge_heads, split_heads
 from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
-
-SIDE = vqgan.IMAGE // 2 ** (len(vqgan.MULTIPLES) - 1)
-"""Codes of a row of the image."""
 
 
 @networks
 def mini_dalle_l16(g: GraphBuilder, batch: int, c: Config) -> str:
     """Mini DALL-E, from captions and images to scores of all tokens."""
     g.freeze("vae.")
-    images = g.input("image", (batch, 3, vqgan.IMAGE, vqgan.IMAGE))
-    codes = vqgan.encode(g.at("vae"), images)
-    image = _image_tokens(g, codes, batch, c.hidden)
+    images = g.input("image", (batch, 3, c.image_size, c.image_size))
+    codes = vqgan.encode(g.at("vae"), images, c)
+    image = _image_tokens(g, codes, batch, c)
     x = g.concat("tokens.concat", _text_tokens(g, batch, c), image, axis=1)
     # A token that begins the text was added; the last code is not read.
-    x = g.narrow("tokens.read", x, axis=1, size=c.text + SIDE * SIDE)
+    x = g.narrow("tokens.read", x, axis=1, size=c.text + _side(c) ** 2)
     for layer in range(c.layers):
         kind = "full" if layer in c.full else c.pattern[layer % len(c.pattern)]
         x = _layer(g.at(f"layers.{layer}"), x, kind, c)
-    total = c.words + vqgan.CODES
+    total = c.words + c.codes
     x = g.linear("to_logits", g.layer_norm("to_logits.norm", x), total)
     return _fill(g, "to_logits.mask", x)
 
 
-def _image_tokens(g: GraphBuilder, codes: str, batch: int, hidden: int) -> str:
+def _side(c: Config) -> int:
+    """Return the codes of a row of the image."""
+    return c.image_size // 2 ** (len(c.levels) - 1)
+
+
+def _image_tokens(g: GraphBuilder, codes: str, batch: int, c: Config) -> str:
     """Add the embedding of the codes and of their row and column: (N, codes, H)."""
-    x = g.embedding("image_emb", codes, vqgan.CODES, hidden)
-    x = g.reshape("image_emb.square", x, (batch, SIDE, SIDE, hidden))
-    rows = g.parameter("image_pos_emb.rows", (1, SIDE, 1, hidden))
-    columns = g.parameter("image_pos_emb.columns", (1, 1, SIDE, hidden))
+    side, hidden = _side(c), c.hidden
+    x = g.embedding("image_emb", codes, c.codes, hidden)
+    x = g.reshape("image_emb.square", x, (batch, side, side, hidden))
+    rows = g.parameter("image_pos_emb.rows", (1, side, 1, hidden))
+    columns = g.parameter("image_pos_emb.columns", (1, 1, side, hidden))
     x = g.elementwise("image_pos_emb.add_rows", "add", x, rows)
     x = g.elementwise("image_pos_emb.add_columns", "add", x, columns)
-    return g.reshape("image_emb.items", x, (batch, SIDE * SIDE, hidden))
+    return g.reshape("image_emb.items", x, (batch, side * side, hidden))
 
 
 def _text_tokens(g: GraphBuilder, batch: int, c: Config) -> str:
@@ -108,7 +113,8 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
 
 def _axial_attention(g: GraphBuilder, x: str, kind: str, c: Config) -> str:
     """Add attention of codes to the caption and their row or column, of the caption to itself."""
-    batch, text, codes = g.shape(x)[0], c.text + 1, SIDE * SIDE
+    batch, text, side = g.shape(x)[0], c.text + 1, _side(c)
+    codes = side * side
     # A token is added at the end, so that all codes are there, and taken away again.
     query, key, value = _heads(g, g.pad("pad", x, axis=1, size=text + codes), c)
     parts = {"query": query, "key": key, "value": value}
@@ -120,10 +126,10 @@ def _axial_attention(g: GraphBuilder, x: str, kind: str, c: Config) -> str:
     flat = (batch, c.heads, codes, c.head_size)
     query = g.reshape("query.flat", query, flat)
     far = g.matmul("to_text.scores", query, text_key, transpose_b=True)
-    far = g.reshape("to_text.lines", far, (batch, c.heads, SIDE, SIDE, text))
+    far = g.reshape("to_text.lines", far, (batch, c.heads, side, side, text))
     scores = g.concat("lines.concat", far, near, axis=4)
     weights = _masked_softmax(g.at("lines"), scores)
-    far, near = g.split("lines.apart", weights, (text, SIDE), axis=4)
+    far, near = g.split("lines.apart", weights, (text, side), axis=4)
     near = g.matmul("lines.context", near, value)
     far = g.reshape("to_text.flat", far, (batch, c.heads, codes, text))
     far = g.matmul("to_text.context", far, text_value)
@@ -138,6 +144,6 @@ def _axial_attention(g: GraphBuilder, x: str, kind: str, c: Config) -> str:
 
 def _lines(g: GraphBuilder, x: str, kind: str) -> str:
     """Return (N, heads, codes, size) with the codes of each row or column together."""
-    batch, heads, _, size = g.shape(x)
-    y = g.reshape("lines", x, (batch, heads, SIDE, SIDE, size))
+    batch, heads, codes, size = g.shape(x)
+    y = g.reshape("lines", x, (batch, heads, isqrt(codes), isqrt(codes), size))
     return g.transpose("columns", y, (0, 1, 3, 2, 4)) if kind == "column" else y
