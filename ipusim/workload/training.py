@@ -15,7 +15,7 @@ from typing import Any
 from ipusim.errors import ConfigError, WorkloadError, check_name
 from ipusim.workload.graph import Cast, Conv, Elementwise, Graph, MatMul, Norm, Recurrent, Softmax
 from ipusim.workload.operators.base import DTYPE_BYTES, Op, Tensor, changed
-from ipusim.workload.operators.gradient import Backward, Tape
+from ipusim.workload.operators.gradient import Backward, Tape, gradient as differentiate
 from ipusim.workload.operators.loss import CLASS_LOSSES, LOSSES, Loss
 from ipusim.workload.optimizers import WHOLE, Sharding, update_graph
 
@@ -319,7 +319,7 @@ def _differentiate(forward: Graph, segments: list[list[Op]]) -> tuple[Graph, dic
         for op in reversed(forward_part):
             incoming = tuple(_total_gradient(tape, name, op) for name in op.outputs)
             if any(incoming) and any(name in tape.wanted for name in op.inputs):
-                Backward(tape, op, incoming).run()
+                differentiate(op.params, Backward(tape, op, incoming))
         backward = tape.ops[start:]
         if index < len(segments) - 1:
             backward = _recomputed(tape, forward_part, backward, crossing)

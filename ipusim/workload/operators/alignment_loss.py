@@ -30,8 +30,8 @@ class AlignmentLoss(Attributes):
     classes: Positive
 
 
-@gradient(AlignmentLoss)
-def _gradient(back: Backward, _loss: AlignmentLoss) -> None:
+@gradient.register
+def _gradient(_loss: AlignmentLoss, back: Backward) -> None:
     """Scale the gradient that the forward operator has computed already."""
     computed = back.tensor(back.op.outputs[1])
     scale = Elementwise(function="mul", broadcast=True)

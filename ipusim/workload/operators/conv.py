@@ -164,8 +164,8 @@ def conv_weight_gradient(conv: Conv) -> Conv:
     )
 
 
-@gradient(Conv)
-def _gradient(back: Backward, conv: Conv) -> None:
+@gradient.register
+def _gradient(conv: Conv, back: Backward) -> None:
     data, weights = conv_data_gradient(conv), conv_weight_gradient(conv)
     back.send_operands(data, weights)
 

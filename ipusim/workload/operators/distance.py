@@ -20,8 +20,8 @@ class Distance(Attributes):
     backward: bool = False
 
 
-@gradient(Distance)
-def _gradient(back: Backward, distance: Distance) -> None:
+@gradient.register
+def _gradient(distance: Distance, back: Backward) -> None:
     counts = (distance.rows, distance.others)
     for index in (0, 1):
         own, other = back.op.inputs[index], back.op.inputs[1 - index]

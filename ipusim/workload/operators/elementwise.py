@@ -135,14 +135,14 @@ class Cast(Attributes):
     """Conversion of every element to the type of the result."""
 
 
-@gradient(Cast)
-def _cast(back: Backward, _cast: Cast) -> None:
+@gradient.register
+def _cast(_cast: Cast, back: Backward) -> None:
     (x,) = back.op.inputs
     back.send(x, "gradient", Cast(), (back.gradient,))
 
 
-@gradient(Elementwise)
-def _elementwise(back: Backward, work: Elementwise) -> None:
+@gradient.register
+def _elementwise(work: Elementwise, back: Backward) -> None:
     function, operands = work.function, back.op.inputs
     shares = OF_CONSTANTS.get(function) if len(operands) == 1 else None
     shares = shares or GRADIENTS.get(function)
@@ -162,8 +162,8 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
             _give_summed(back, name, share, suffix)
 
 
-@gradient(Reduce)
-def _reduce(back: Backward, work: Reduce) -> None:
+@gradient.register
+def _reduce(work: Reduce, back: Backward) -> None:
     (x,) = back.op.inputs
     if work.function not in REDUCTIONS:
         raise back.refusal()
@@ -214,8 +214,8 @@ def _give_summed(back: Backward, name: str, incoming: str, suffix: str) -> None:
         back.send(name, suffix, total, (incoming,), back.result.dtype)
 
 
-@gradient(Layout)
-def _layout(back: Backward, layout: Layout) -> None:
+@gradient.register
+def _layout(layout: Layout, back: Backward) -> None:
     if layout.function in SUMS_BACK:
         _give_summed(back, back.op.inputs[0], _filled(back), "gradient")
         return

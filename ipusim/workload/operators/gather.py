@@ -37,8 +37,8 @@ class Gather(Attributes):
             raise self.refusal("hottest", f"must be 0 to {self.indices}, its indices")
 
 
-@gradient(Gather)
-def _gradient(back: Backward, gather: Gather) -> None:
+@gradient.register
+def _gradient(gather: Gather, back: Backward) -> None:
     *tables, operand, indices = back.op.inputs
     if gather.function == "write":
         # The rows that were overwritten send nothing back; what was written is looked up.

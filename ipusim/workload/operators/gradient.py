@@ -3,29 +3,24 @@
 Each forward operator is answered by the operators that a framework would run for it: gradients of
 convolutions and products are convolutions and products again, everything else has one gradient
 operator of its own or a few elementwise ones. A rule stands beside the attributes it is for,
-decorated with `gradient`.
+registered with `gradient`.
 """
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import singledispatch
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.operators.base import Attributes, Op, Tensor
 from ipusim.workload.operators.reduce import Reduce
 
-Rule = Callable[["Backward", Attributes], None]
 
-_RULES: dict[type[Attributes], Rule] = {}
-
-
-def gradient(attributes: type[Attributes]) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule that writes the gradient of an operator."""
-
-    def register(rule: Rule) -> Rule:
-        _RULES[attributes] = rule
-        return rule
-
-    return register
+@singledispatch
+def gradient(_work: Attributes, back: Backward) -> None:
+    """Write the gradient of an operator; `WorkloadError` where no rule is registered."""
+    raise back.refusal()
 
 
 @dataclass(slots=True)
@@ -58,13 +53,6 @@ class Backward:
     tape: Tape
     op: Op
     incoming: tuple[str | None, ...]
-
-    def run(self) -> None:
-        """Apply the rule of the operator, or raise `WorkloadError` if there is none."""
-        rule = _RULES.get(type(self.op.params))
-        if rule is None:
-            raise self.refusal()
-        rule(self, self.op.params)
 
     def refusal(self) -> WorkloadError:
         """Return the error of an operator without a gradient."""

@@ -70,7 +70,7 @@ def matmul_weight_gradient(product: MatMul) -> MatMul:
     )
 
 
-@gradient(MatMul)
-def _gradient(back: Backward, product: MatMul) -> None:
+@gradient.register
+def _gradient(product: MatMul, back: Backward) -> None:
     data, weights = matmul_data_gradient(product), matmul_weight_gradient(product)
     back.send_operands(data, weights)

@@ -55,8 +55,8 @@ class Norm(Attributes):
         return per_kind[self.kind]
 
 
-@gradient(Norm)
-def _gradient(back: Backward, norm: Norm) -> None:
+@gradient.register
+def _gradient(norm: Norm, back: Backward) -> None:
     names = back.op.inputs[:3]
     inputs = (back.gradient, *names[:2], back.op.outputs[1])
     back.send_all(names, replace(norm, backward=True), inputs)

@@ -50,8 +50,8 @@ class Pool(Attributes):
         return windowed_field(self, self.field, self.dilation or (1,) * len(self.field))
 
 
-@gradient(Pool)
-def _gradient(back: Backward, pool: Pool) -> None:
+@gradient.register
+def _gradient(pool: Pool, back: Backward) -> None:
     x, result = back.op.inputs[0], back.op.outputs[0]
     kept = (x, result) if pool.kind == "max" else ()
     back.send(x, "gradient", replace(pool, backward=True), (back.gradient, *kept))

@@ -86,8 +86,8 @@ class Recurrent(Attributes):
         return tuple(zip(names, sizes, strict=True))
 
 
-@gradient(Recurrent)
-def _gradient(back: Backward, layer: Recurrent) -> None:
+@gradient.register
+def _gradient(layer: Recurrent, back: Backward) -> None:
     op = back.op
     gradient, *others = back.incoming
     x, *weights = op.inputs[:4]

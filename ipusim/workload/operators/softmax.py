@@ -19,7 +19,7 @@ class Softmax(Attributes):
     backward: bool = False
 
 
-@gradient(Softmax)
-def _gradient(back: Backward, softmax: Softmax) -> None:
+@gradient.register
+def _gradient(softmax: Softmax, back: Backward) -> None:
     inputs = (back.gradient, back.op.outputs[0])
     back.send(back.op.inputs[0], "gradient", replace(softmax, backward=True), inputs)

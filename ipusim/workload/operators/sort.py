@@ -24,8 +24,8 @@ class Sort(Attributes):
             raise self.refusal("kept", f"must be 0 to {self.length}, its length")
 
 
-@gradient(Sort)
-def _gradient(back: Backward, sort: Sort) -> None:
+@gradient.register
+def _gradient(sort: Sort, back: Backward) -> None:
     """Every element goes back to where it came from: an addition into rows of one element."""
     found = sort.kept or sort.length
     scatter = Gather(rows=sort.length, width=1, indices=found, groups=sort.outer, function="add")
