@@ -16,6 +16,8 @@ from ipusim.errors import WorkloadError
 from ipusim.workload.operators.base import Attributes, Op, Tensor
 from ipusim.workload.operators.reduce import Reduce
 
+Names = tuple[str, ...]
+
 
 @singledispatch
 def gradient(_work: Attributes, back: Backward) -> None:
@@ -82,16 +84,14 @@ class Backward:
         """Whether anybody needs the gradient of a forward tensor."""
         return name in self.tape.wanted
 
-    def emit(
-        self, suffix: str, attributes: Attributes, inputs: tuple[str, ...], like: Tensor
-    ) -> str:
+    def emit(self, suffix: str, work: Attributes, inputs: Names, like: Tensor) -> str:
         """Add an operator and its result, of the shape and type of `like`; return its name."""
-        (name,) = self._write(suffix, attributes, inputs, {f"{self.op.name}.{suffix}": like})
+        (name,) = self._write(suffix, work, inputs, {f"{self.op.name}.{suffix}": like})
         return name
 
     def _write(
-        self, suffix: str, params: Attributes, inputs: tuple[str, ...], results: dict[str, Tensor]
-    ) -> tuple[str, ...]:
+        self, suffix: str, params: Attributes, inputs: Names, results: dict[str, Tensor]
+    ) -> Names:
         for name, like in results.items():
             self.tape.tensors[name] = Tensor(name=name, shape=like.shape, dtype=like.dtype)
         label, outputs = f"{self.op.name}.{suffix}", tuple(results)
@@ -105,18 +105,13 @@ class Backward:
             self.tape.contribute(name, gradient)
 
     def send(
-        self,
-        name: str,
-        suffix: str,
-        attributes: Attributes,
-        inputs: tuple[str, ...],
-        dtype: str = "",
+        self, name: str, suffix: str, work: Attributes, inputs: Names, dtype: str = ""
     ) -> None:
         """Add what computes the gradient of a forward tensor if wanted, of its type or another."""
         if self.wants(name):
             tensor = self.tensor(name)
             like = replace(tensor, dtype=dtype) if dtype else tensor
-            self.tape.contribute(name, self.emit(suffix, attributes, inputs, like))
+            self.tape.contribute(name, self.emit(suffix, work, inputs, like))
 
     def send_operands(self, data: Attributes, weights: Attributes) -> None:
         """Add the gradients of both operands of a convolution or product, the second's first."""
@@ -135,13 +130,10 @@ class Backward:
         else:
             self.send(name, params.pass_kind, params, inputs)
 
-    def send_all(
-        self, names: tuple[str, ...], attributes: Attributes, inputs: tuple[str, ...]
-    ) -> None:
+    def send_all(self, names: Names, work: Attributes, inputs: Names) -> None:
         """Add the one operator that computes the gradients of several forward tensors."""
         prefix = f"{self.op.name}.gradient"
         results = {f"{prefix}{i}": self.tensor(name) for i, name in enumerate(names)}
-        for name, made in zip(
-            names, self._write("gradient", attributes, inputs, results), strict=True
-        ):
-            self.give(name, made)
+        made = self._write("gradient", work, inputs, results)
+        for name, gradient in zip(names, made, strict=True):
+            self.give(name, gradient)
