@@ -150,10 +150,7 @@ class TensorBuilder:
         return self.apply(name, params, inputs, shape)
 
     def chain(self, x: str, **steps: str) -> str:
-        """Add elementwise functions of one tensor, each of the last: their names, and what each is.
-
-        See `elementwise` for functions of two operands.
-        """
+        """Add elementwise functions of one tensor, each of the last: their names and functions."""
         for name, function in steps.items():
             x = self.elementwise(name, function, x)
         return x

@@ -68,10 +68,7 @@ def fold_batch_norm(graph: Graph) -> Graph:
 def _match(
     op: Op, tensors: Mapping[str, Tensor], producers: dict[str, Op], alone: set[str]
 ) -> tuple[Op, Op | None] | None:
-    """Return the convolution that only a batch norm follows, and its own addition of a bias.
-
-    What stands `alone` is read by one operator.
-    """
+    """Return the convolution that only a batch norm follows, and its own addition of a bias."""
     if not isinstance(op.params, Norm) or op.params.kind != "batch" or op.params.training:
         return None
     if any(tensors[name].role == "activation" for name in op.inputs[1:]):

@@ -366,10 +366,7 @@ def _recomputed(
 def _accumulating(
     graph: Graph, gradients: dict[str, str], accumulate: str, dtype: str | None
 ) -> Graph:
-    """Add each gradient to its accumulator as soon as it is complete, or average it in.
-
-    Accumulators have a type of their own if `dtype` names one.
-    """
+    """Add each gradient to its accumulator as soon as it is complete, or average it in."""
     tensors, ops = dict(graph.tensors), []
     owners: dict[str, list[str]] = {}
     for parameter, gradient in gradients.items():

@@ -58,12 +58,7 @@ def _scale(g: GraphBuilder, x: str) -> str:
 
 @networks
 def braggnn(g: GraphBuilder, batch: int, c: Config) -> str:
-    """BraggNN, from patches (N, 1, 11, 11) to centres (N, 2): column first, fractions of the patch.
-
-    It may scale its patches on the chip, and cut them by a random shift out of `crops` (N, 1, 15,
-    15) before that, given positions of peaks (N, 2) in them: the final dataflow of the port. The
-    shift of the targets, 2 numbers per patch, is left out.
-    """
+    """BraggNN, from patches (N, 1, 11, 11) to centres (N, 2): column, row, in fractions."""
     name, side = ("crops", c.crop_size) if c.crops else ("patches", c.patch_size)
     x = g.input(name, (batch, 1, side, side))
     if c.crops:

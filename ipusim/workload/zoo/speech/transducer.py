@@ -84,10 +84,7 @@ def _join(g: GraphBuilder, steps: str, labels: str, c: Config) -> str:
 
 @networks
 def transducer(g: GraphBuilder, batch: int, c: Config) -> str:
-    """Transducer, from features (N, 240, T) and labels (N, L) to the loss.
-
-    The convolution is padded before the start only.
-    """
+    """Transducer, from features (N, 240, T) and labels (N, L) to the loss."""
     text = g.input("labels", (batch, c.labels), "int32")
     encoded = _encode(g, g.input("features", (batch, c.features, c.frames)), c)
     predicted = _predict(g.at("predict"), text, c)

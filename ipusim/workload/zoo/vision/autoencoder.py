@@ -25,10 +25,7 @@ from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
 
 @networks
 def autoencoder(g: GraphBuilder, batch: int, c: Config) -> str:
-    """TAMU's MNIST autoencoder as assumed here, from an image (N, 1, 28, 28) to another.
-
-    The field halves from a stage to the next.
-    """
+    """TAMU's MNIST autoencoder as assumed here, from an image (N, 1, 28, 28) to another."""
     x = g.input("images", (batch, 1, c.image_size, c.image_size))
     x = conv_norm(g, _names("stem.conv", "stem"), x, c.channels[0], 3, activation="relu")
     for stage, (width, count) in enumerate(zip(c.channels, c.blocks, strict=True)):

@@ -38,10 +38,7 @@ def mix_images(g: GraphBuilder, images: str) -> str:
 
 @networks
 def vit(g: GraphBuilder, batch: int, c: Config) -> str:
-    """Vision transformer, from an image (N, 3, S, S) to class scores (N, 1000).
-
-    All layers have one `Shape`; where they drop, the sum of patches and positions drops too.
-    """
+    """Vision transformer, from an image (N, 3, S, S) to class scores (N, 1000)."""
     shape = Shape.of(c)
     images = g.input("images", (batch, 3, c.image_size, c.image_size))
     if c.mixup:
