@@ -188,42 +188,41 @@ SAME = ("SAME_UPPER", "SAME_LOWER")
 """Modes that pad until a window fits as often as its stride says."""
 
 
-def sliding(given: Mapping[str, Any], rank: int) -> tuple[str, Shape, Shape, Shape, Shape]:
-    """Return the padding mode, the stride, the dilation and the stated paddings of a window."""
-    ones, mode = (1,) * rank, given.get("auto_pad", "NOTSET")
-    pads = tuple(given.get("pads", (0,) * 2 * rank)) if mode == "NOTSET" else (0,) * 2 * rank
-    stride, dilation = (tuple(given.get(name, ones)) for name in ("strides", "dilations"))
-    return mode, stride, dilation, pads[:rank], pads[rank:]
+def sliding(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[str, list[np.ndarray]]:
+    """Return the padding mode of a window, then what each axis has, in numbers of any size.
+
+    That is its field, kernel, stride, dilation and stated paddings at both ends.
+    """
+    ones, none, mode = (1,) * len(field), (0,) * 2 * len(field), given.get("auto_pad", "NOTSET")
+    pads = given.get("pads", none) if mode == "NOTSET" else none
+    stride, dilation = given.get("strides", ones), given.get("dilations", ones)
+    ends = (field, kernel, stride, dilation, pads[: len(field)], pads[len(field) :])
+    fits = {*map(len, ends)} == {len(field)} and min((*stride, *dilation), default=1) > 0
+    require(fits, f"stride {stride}, dilation {dilation}, pads {pads}")
+    return mode, [np.array(end, object) for end in ends]
 
 
 def window(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
     """Return a sliding window, its auto_pad and ceil_mode as paddings, and its positions."""
     rounds_up = bool(given.get("ceil_mode", 0))
-    mode, stride, dilation, lower, upper = sliding(given, len(field))
-    fits = min((*stride, *dilation), default=1) > 0 and len(upper) == len(kernel) == len(field)
-    require(fits, f"stride {stride}, dilation {dilation}, pads {lower + upper}")
-    sizes, lows, highs = [], [], []
-    ends = zip(field, kernel, stride, dilation, lower, upper, strict=True)
-    for size, taps, hop, step, low, high in ends:
-        reach = step * (taps - 1) + 1
-        room = size + low + high - reach
-        if mode in SAME:
-            out = -(-size // hop)
-            both = max(0, (out - 1) * hop + reach - size)
-            low = both // 2 if mode == "SAME_UPPER" else both - both // 2
-        else:
-            require(room >= 0, f"a window over {reach} is larger than the padded {reach + room}")
-            out = (-(-room // hop) if rounds_up else room // hop) + 1
-            # Windows that would start beyond the data are left out, as ceil_mode's documentation,
-            # PyTorch and onnxruntime do.
-            out -= rounds_up and out > 1 and (out - 1) * hop >= size + low
-        if mode in SAME or rounds_up:
-            high = max(0, (out - 1) * hop + reach - size - low)
-        sizes.append(out)
-        lows.append(low)
-        highs.append(high)
-    place = {"kernel": kernel, "field": field, "dilation": dilation, "stride": stride}
-    return {**place, "padding_lower": tuple(lows), "padding_upper": tuple(highs)}, tuple(sizes)
+    mode, (size, taps, hop, step, low, high) = sliding(given, field, kernel)
+    reach = step * (taps - 1) + 1
+    if mode in SAME:
+        out = -(-size // hop)
+        both = np.maximum(0, (out - 1) * hop + reach - size)
+        low = both // 2 if mode == "SAME_UPPER" else both - both // 2
+    else:
+        padded = size + low + high
+        for one, room in zip(reach, padded, strict=True):
+            require(one <= room, f"a window over {one} is larger than the padded {room}")
+        out = (-((reach - padded) // hop) if rounds_up else (padded - reach) // hop) + 1
+        # Windows that would start beyond the data are left out, as ceil_mode's documentation,
+        # PyTorch and onnxruntime do.
+        out = out - (rounds_up & (out > 1) & ((out - 1) * hop >= size + low))
+    if mode in SAME or rounds_up:
+        high = np.maximum(0, (out - 1) * hop + reach - size - low)
+    place = {"kernel": kernel, "field": field, "dilation": tuple(step), "stride": tuple(hop)}
+    return {**place, "padding_lower": tuple(low), "padding_upper": tuple(high)}, tuple(out)
 
 
 def spread(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
@@ -232,26 +231,20 @@ def spread(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[
     It is a convolution of the zero-spread input with the mirrored kernel. Whatever rule gives the
     result its size, lower and upper padding add up to it.
     """
-    rank = len(field)
-    mode, stride, dilation, before, after = sliding(given, rank)
-    stated, extra = given.get("output_shape"), given.get("output_padding", (0,) * rank)
-    wanted = tuple(stated or ())[-rank:] or (None,) * rank
-    sizes, lows, highs = [], [], []
-    ends = zip(field, kernel, stride, dilation, before, after, extra, wanted, strict=True)
-    for size, taps, hop, step, low, high, more, out in ends:
-        reach = step * (taps - 1)
-        whole = hop * (size - 1) + 1 + reach
-        if out is None:
-            out = size * hop if mode in SAME else whole + more - low - high
-        crop = whole - out
-        if stated or mode != "NOTSET":
-            low = crop // 2 if mode == "SAME_UPPER" else crop - crop // 2
-        sizes.append(out)
-        lows.append(reach - low)
-        highs.append(reach - crop + low)
-    place = {"kernel": kernel, "field": field, "dilation": dilation, "stride": (1,) * rank}
-    place |= {"padding_lower": tuple(lows), "padding_upper": tuple(highs)}
-    return {**place, "input_dilation": stride}, tuple(sizes)
+    mode, (size, taps, hop, step, low, high) = sliding(given, field, kernel)
+    stated, reach = given.get("output_shape"), step * (taps - 1)
+    whole = hop * (size - 1) + 1 + reach
+    out = size * hop if mode in SAME else whole - low - high
+    if stated:
+        out = np.array(stated[-len(field) :], object)
+    elif mode not in SAME:
+        out = out + np.array(given.get("output_padding", 0), object)
+    crop = whole - out
+    if stated or mode != "NOTSET":
+        low = crop // 2 if mode == "SAME_UPPER" else crop - crop // 2
+    place = {"kernel": kernel, "field": field, "dilation": tuple(step), "stride": (1,) * len(field)}
+    place |= {"padding_lower": tuple(reach - low), "padding_upper": tuple(reach - crop + low)}
+    return {**place, "input_dilation": tuple(hop)}, tuple(out)
 
 
 def convolution(c: Call) -> tuple[dict[str, Any], Shape]:
