@@ -21,14 +21,7 @@ from ipusim.workload.onnx.constants import RANDOM
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import UNKNOWN, Node
 from ipusim.workload.onnx.reader import Value
-from ipusim.workload.onnx.shapes import (
-    FLOAT,
-    UNARY,
-    Call,
-    by_names,
-    reduced_axes,
-    sliced,
-)
+from ipusim.workload.onnx.shapes import FLOAT, UNARY, Call, by_names, reduced_axes, sliced
 from ipusim.workload.operators.base import name_in_body
 
 _erf = np.vectorize(erf)

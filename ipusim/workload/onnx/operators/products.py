@@ -3,16 +3,7 @@
 from collections.abc import Callable
 from math import prod
 
-from ipusim.workload.graph import (
-    Attributes,
-    Conv,
-    Elementwise,
-    MatMul,
-    Norm,
-    Pool,
-    Reduce,
-    Softmax,
-)
+from ipusim.workload.graph import Attributes, Conv, Elementwise, MatMul, Norm, Pool, Reduce, Softmax
 from ipusim.workload.onnx.operators.emission import Emission, Handler
 from ipusim.workload.onnx.shapes import (
     REDUCTIONS,
