@@ -56,15 +56,14 @@ class ImportContext:
         self.contents = contents
         self.opset = contents.opset
         self.graph = GraphBuilder(contents.name)
-        self.values: dict[str, Value] = {}
+        stored = contents.initializers.items()
+        self.values = {name: replace(value, root=name) for name, value in stored}
         self.nodes: list[Node] = []
         self.notes: Counter[str] = Counter()
         self.fused: Counter[str] = Counter()
         self.unknown: dict[str, list[str]] = {}
         self.decisions: set[str] = set()
         self.producers: dict[str, Op] = {}
-        for name, stored in contents.initializers.items():
-            self.keep(name, stored)
 
     def summary(self) -> str:
         """Return in one line what was fused, assumed, and timed as memory traffic alone."""
@@ -138,10 +137,6 @@ class ImportContext:
                 f"{LARGEST_TENSOR} elements, what some tens of chips hold; give smaller inputs"
             )
         self.values[name] = value
-
-    def keep(self, name: str, stored: Value) -> None:
-        """Record an initializer."""
-        self.values[name] = replace(stored, root=name)
 
     def constant(self, name: str, array: np.ndarray) -> str:
         """Add a constant that an import rule needs; return its name."""

@@ -43,7 +43,8 @@ def _body(p: Parts, attribute: str, prefix: str, *given: str) -> list[str]:
     for tensor in graph.initializer:
         # One for all rounds of a loop.
         name = f"{p.label}/{attribute}/{tensor.name}"
-        p.context.keep(name, stored(tensor, p.context.contents.source))
+        value = stored(tensor, p.context.contents.source)
+        p.context.values[name] = replace(value, root=name)
         bound[tensor.name] = name
     outside = p.node.scope
     scope = replace(outside, prefix=prefix, names=outside.names | bound, results={})
@@ -111,10 +112,8 @@ def _loop(p: Parts) -> None:
             _refuse_trips(p)
         prefix, counter = _trip(p, trip)
         goes_on = condition or p.context.constant(f"{prefix}true", np.array(True))
-        states = _entering(p, prefix, carried, counts=True)
-        condition, *results = _body(p, "body", prefix, counter, goes_on, *states)
-        carried = results[: len(carried)]
-        rounds.append(_written(p, prefix, results[len(carried) :]))
+        (condition,), carried, stacked = _round(p, prefix, carried, before=(counter, goes_on))
+        rounds.append(stacked)
     p.context.decisions.add(condition)
     _finish(p, carried, rounds)
 
@@ -127,12 +126,18 @@ def _trip(p: Parts, trip: int) -> tuple[str, str]:
     return prefix, counter
 
 
-def _entering(p: Parts, prefix: str, carried: list[str], *, counts: bool) -> list[str]:
-    """Return what a round starts from; a body that counts takes its number and a condition, too."""
+def _round(
+    p: Parts, prefix: str, carried: list[str], *scanned: str, before: tuple[str, ...] = ()
+) -> tuple[list[str], list[str], list[str]]:
+    """Visit a loop body; return its condition, if it has one, what it carries on and stacks.
+
+    ``before`` are the number of the round and the condition of a body that counts.
+    """
     body: onnx.GraphProto = p.node.given["body"]
     renamed = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity"}
-    # Of the two the condition alone is a result.
-    taken, given = list(body.input)[2 * counts :], list(body.output)[counts:]
+    # Of the number and the condition the latter alone is a result.
+    ahead = int(bool(before))
+    taken, given = list(body.input)[len(before) :], list(body.output)[ahead:]
     states = []
     for place, (name, own, result) in enumerate(zip(carried, taken, given, strict=False)):
         after = result.name
@@ -140,13 +145,13 @@ def _entering(p: Parts, prefix: str, carried: list[str], *, counts: bool) -> lis
             after = renamed[after]
         passes = after == own.name
         states.append(name if passes else _looped(p, f"{prefix}carry{place}", "carry", name))
-    return states
-
-
-def _written(p: Parts, prefix: str, results: list[str]) -> list[str]:
-    """Return what a round stacks, written to its place."""
-    pairs = enumerate(results)
-    return [_looped(p, f"{prefix}write{i}", "dynamic_update", name) for i, name in pairs]
+    results = _body(p, "body", prefix, *before, *states, *scanned)
+    end = ahead + len(carried)
+    stacked = [
+        _looped(p, f"{prefix}write{place}", "dynamic_update", name)
+        for place, name in enumerate(results[end:])
+    ]
+    return results[:ahead], results[ahead:end], stacked
 
 
 def _looped(p: Parts, result: str, op_type: str, name: str, *inputs: str, axis: int = 0) -> str:
@@ -207,10 +212,8 @@ def _scan(p: Parts) -> None:
             else _looped(p, f"{prefix}slice{i}", "dynamic_slice", source, index, axis=axis)
             for i, (source, axis) in enumerate(zip(scanned, axes, strict=True))
         ]
-        states = _entering(p, prefix, carried, counts=False)
-        results = _body(p, "body", prefix, *states, *slices)
-        carried = results[: len(carried)]
-        rounds.append(_written(p, prefix, results[len(carried) :]))
+        _, carried, stacked = _round(p, prefix, carried, *slices)
+        rounds.append(stacked)
     _finish(p, carried, rounds)
 
 
@@ -278,12 +281,6 @@ def _split(p: Parts) -> None:
     p.walk.sequences[p.out()] = p.split(p.node.input[0], axis, *sizes)
 
 
-def _whole(p: Parts) -> None:
-    """ConcatFromSequence."""
-    new = bool(p.get("new_axis", 0))
-    _join(p, _items(p), p.out(), axis=p.get("axis", 0), new_axis=new)
-
-
 def _map(p: Parts) -> None:
     """SequenceMap: the body for every item, of all inputs that are sequences."""
     results: list[list[str]] = []
@@ -315,7 +312,9 @@ OF_SEQUENCES: dict[str, Recipe] = by_names(
         "SequenceAt": lambda p: _bind(p, _items(p)[_place(p, 1) or 0]),
         "SequenceLength": lambda p: p.context.constant(p.out(), np.array(len(_items(p)))),
         "SequenceMap": _map,
-        "ConcatFromSequence": _whole,
+        "ConcatFromSequence": lambda p: _join(
+            p, _items(p), p.out(), axis=p.get("axis", 0), new_axis=bool(p.get("new_axis", 0))
+        ),
         "Identity": lambda p: _bind(p, p.node.input[0]),
     }
 )
