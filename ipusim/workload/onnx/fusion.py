@@ -169,6 +169,11 @@ class Pieces:
         for name in dict.fromkeys(node.input):
             self.readers[name] = [item for item in self.readers[name] if item is not node]
 
+    def like(self, name: str, source: str, **given: object) -> str:
+        """Record a value that is another one but for what is given; return its name."""
+        self.context.values[name] = replace(self.context.values[source], **given)
+        return name
+
     def read(self, node: Node, place: int, name: str) -> None:
         """Let a node read another value."""
         self.forget(node)
@@ -369,13 +374,16 @@ def flat_rows(pieces: Pieces, node: Node) -> None:
     (x, _), (_, weights, bias) = before.input, node.input
     if node.given.get("transB", 0):
         found(pieces.is_static(weights))
-        weights = _turned(pieces, weights)
+        # In the same memory.
+        stored = pieces.context.values[weights]
+        same = {"array": None, "root": stored.root or weights}
+        weights = pieces.like(f"{weights}.turned", weights, shape=stored.shape[::-1], **same)
     inner, width = pieces.shape(weights)
     found(pieces.shape(x)[-1:] == (inner,) and prod(pieces.shape(bias)) == width)
     context, shape = pieces.context, (*pieces.shape(x)[:-1], width)
-    rows, biased = f"{product}.rows", f"{product}.biased"
-    for name in (rows, biased):
-        context.values[name] = replace(context.values[product], shape=shape)
+    rows, biased = (
+        pieces.like(f"{product}.{part}", product, shape=shape) for part in ("rows", "biased")
+    )
     add = Node(op_type="Add", input=[rows, bias], output=[biased], name=f"{node.name}.bias")
     context.nodes.insert(context.nodes.index(node) + 1, add)
     node.output = [rows]
@@ -388,14 +396,6 @@ def flat_rows(pieces: Pieces, node: Node) -> None:
             pieces.replace(reader, "Identity", [biased])
         else:
             pieces.read(reader, 0, biased)
-
-
-def _turned(pieces: Pieces, weights: str) -> str:
-    """Return stored weights of (columns, rows) as (rows, columns), in the same memory."""
-    value, name = pieces.context.values[weights], f"{weights}.turned"
-    shared = {"shape": value.shape[::-1], "array": None, "root": value.root or weights}
-    pieces.context.values[name] = replace(value, **shared)
-    return name
 
 
 def group_norm(pieces: Pieces, node: Node) -> None:
@@ -460,13 +460,10 @@ def flags(pieces: Pieces, node: Node) -> None:
         if not swaps or pieces.only(node.input[place], "MatMul") is not node:
             continue
         order[-2:] = order[:-3:-1]
-        source, name = turned.input[0], f"{turned.output[0]}.as_it_lies"
-        shape = pieces.shape(source)
-        if order == sorted(order):
-            name = source
-        else:
-            value = replace(pieces.context.values[source], shape=tuple(shape[i] for i in order))
-            pieces.context.values[name] = value
+        name = source = turned.input[0]
+        if order != sorted(order):
+            shape = tuple(pieces.shape(source)[i] for i in order)
+            name = pieces.like(f"{turned.output[0]}.as_it_lies", source, shape=shape)
             turned.output = [name]
             pieces.replace(turned, "Transpose", [source], perm=order)
         pieces.read(node, place, name)
@@ -576,8 +573,8 @@ def _join_bags(pieces: Pieces, joint: Node) -> None:
     cut = found(pieces.maker(parts[0], "Split"))
     found(len(tables) < 2 and cut.output == list(map(pieces.source, parts)))
     found(Call(pieces.context, cut).axis(0) == 0)
-    summed = pieces.context.values[sums[0].input[0]]
-    length, *inner = summed.shape
+    summed = sums[0].input[0]
+    length, *inner = pieces.shape(summed)
     found(all(pieces.shape(name)[0] == length for name in parts))
     found(pieces.shape(joint.output[0]) == (len(parts), *inner))
     made = [("Reshape", "bags", (len(parts), length, *inner))]
@@ -585,8 +582,7 @@ def _join_bags(pieces: Pieces, joint: Node) -> None:
         made.insert(0, ("Gather", "rows", (len(parts) * length, *inner)))
     x, fresh = cut.input[0], []
     for kind, suffix, shape in made:
-        name = f"{joint.output[0]}.{suffix}"
-        pieces.context.values[name] = replace(summed, shape=shape)
+        name = pieces.like(f"{joint.output[0]}.{suffix}", summed, shape=shape)
         inputs = [tables.pop(), x] if kind == "Gather" else [x]
         fresh.append(Node(op_type=kind, input=inputs, output=[name], name=name))
         x = name
@@ -630,20 +626,20 @@ def projections(pieces: Pieces) -> None:
 
 
 def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> None:
-    first, values = members[0], pieces.context.values
+    first = members[0]
     widths = [pieces.shape(node.input[1])[1] for node in members]
     biases = [_bias_of(pieces, node) for node in members]
     stem, label = f"{first.output[0]}.qkv", first.name or f"{first.output[0]}.qkv"
-    own = values[first.output[0]]
-    wide = replace(own, shape=(*own.shape[:-1], sum(widths)))
+    own, stored = first.output[0], {"static": True, "learnable": True}
+    wide = (*pieces.shape(own)[:-1], sum(widths))
 
     def joined(
         op_type: str, x: str, suffix: str, weight: tuple[int, ...], parts: list[str]
     ) -> Node:
         # Layers that share their weights share the joined ones too.
-        name, result = "+".join(values[part].root or part for part in parts), stem + suffix
-        values[name] = replace(own, shape=weight, static=True, learnable=True, root=name)
-        values[result] = replace(wide)
+        name = "+".join(pieces.context.values[part].root or part for part in parts)
+        pieces.like(name, own, shape=weight, root=name, **stored)
+        result = pieces.like(stem + suffix, own, shape=wide)
         return Node(op_type=op_type, input=[x, name], output=[result], name=label + suffix)
 
     weights = [node.input[1] for node in members]
