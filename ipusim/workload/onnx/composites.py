@@ -50,9 +50,9 @@ def same_as(
             p.note(_AS_FLOAT)
         chosen = [place for place in places or range(len(p.node.input)) if p.has(place)]
         operands = [p.floating(place) if quantised else p.input(place) for place in chosen]
-        kept = {k: v for k, v in p.node.given.items() if k != "channels_last"}
-        own = p.node.op_type.removeprefix("QLinear")
-        result = p(op_type or own, *operands, **kept, **more)
+        own = p.reading({}, channels_last=None).node
+        kind = op_type or own.op_type.removeprefix("QLinear")
+        result = p(kind, *operands, **own.given, **more)
         return _rectified(p, result, zero) if zero else result
 
     return recipe
@@ -289,8 +289,7 @@ def _lp_norm(p: Parts) -> str:
 def _lp_pool(p: Parts) -> str:
     """LpPool: power, windowed sum, root."""
     kind = p.node.op_type.replace("Lp", "Average")
-    kept = {name: value for name, value in p.node.given.items() if name != "p"}
-    return p("Sqrt", p(kind, p("Square", p.input(0)), **kept))
+    return p("Sqrt", p(kind, p("Square", p.input(0)), **p.reading({}, p=None).node.given))
 
 
 def _eye(p: Parts) -> str:

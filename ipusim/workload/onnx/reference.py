@@ -212,12 +212,9 @@ def _support_vectors(node: Node, given: dict[str, Any]) -> None:
     Source: onnx 1.23, reference/ops/aionnxml/op_svm_classifier.py, multiclass_probability.
     """
     own = node.given
-    if own.get("prob_a") and len(own.get("vectors_per_class", ())) > _ONE_PAIR:
+    if own.get("prob_a") and len(own.get("vectors_per_class", ())) > 2:
         raise ValueError("its probabilities of three classes or more: export it without")
 
-
-_ONE_PAIR = 2
-"""Classes between which one probability decides."""
 
 _AS_INPUTS = ("Slice", "TopK", "Clip", "Pad", "Split", "Squeeze", "Unsqueeze", *REDUCTIONS.split())
 """Operators whose attributes became inputs; files and recipes have these before, too, or both."""
@@ -225,8 +222,7 @@ _AS_INPUTS = ("Slice", "TopK", "Clip", "Pad", "Split", "Squeeze", "Unsqueeze", *
 _FORMS: dict[str, tuple[float, Callable[..., list[Node] | None]]] = by_names(
     {
         "LogSoftmax Hardmax": (13, _of_flat_rows),
-        "Upsample": (11, _resize),
-        "Resize": (11, _resize),
+        "Upsample Resize": (11, _resize),
         "GridSample": (20, _grid_sample),
         # Its only mode of coordinates then; "half_pixel" is newer.
         "RoiAlign": (16, _named("RoiAlign", coordinate_transformation_mode="output_half_pixel")),

@@ -9,7 +9,7 @@ nobody knows is noted as unsupported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 
 import numpy as np
@@ -116,8 +116,11 @@ class Walk:
         recipe = RECIPES.get((form(node), node.op_type))
         recipe = recipe or RECIPES.get((node.domain, node.op_type))
         if recipe is not None:
-            if not (computed and self._evaluated(node)):
-                Parts(self, node).run(recipe)
+            if computed:
+                with suppress(WorkloadError):
+                    self.constants.fold(node, Call(self.context, node).results())
+                    return
+            Parts(self, node).run(recipe)
             return
         has_rule = node.op_type in RULES and not node.domain
         if has_rule and (static or node.op_type in HANDLERS):
@@ -141,14 +144,6 @@ class Walk:
         if function is None:
             return False
         self.body(function.node, scope_of(node, function, f"{node.label}/"))
-        return True
-
-    def _evaluated(self, node: Node) -> bool:
-        """Record the values of a composite of constants, if onnx can compute them."""
-        try:
-            self.constants.fold(node, Call(self.context, node).results())
-        except WorkloadError:
-            return False
         return True
 
     # -- nodes with a rule ----------------------------------------------------------------
