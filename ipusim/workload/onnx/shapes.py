@@ -195,10 +195,10 @@ def sliding(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[str,
     """
     ones, none, mode = (1,) * len(field), (0,) * 2 * len(field), given.get("auto_pad", "NOTSET")
     pads = given.get("pads", none) if mode == "NOTSET" else none
-    stride, dilation = given.get("strides", ones), given.get("dilations", ones)
+    stride, dilation = (tuple(given.get(name, ones)) for name in ("strides", "dilations"))
     ends = (field, kernel, stride, dilation, pads[: len(field)], pads[len(field) :])
     fits = {*map(len, ends)} == {len(field)} and min((*stride, *dilation), default=1) > 0
-    require(fits, f"stride {stride}, dilation {dilation}, pads {pads}")
+    require(fits, f"stride {stride}, dilation {dilation}, pads {tuple(pads)}")
     return mode, [np.array(end, object) for end in ends]
 
 
@@ -595,9 +595,6 @@ RULES: dict[str, Rule] = by_names(
         "LSTM GRU RNN": _recurrent,
         "DFT": _dft,
         "STFT": _stft,
-        "HannWindow HammingWindow BlackmanWindow": lambda c: [
-            ((c.ints("", 0)[0],), c.get("output_datatype", FLOAT))
-        ],
         "BitCast": lambda c: [(c.shape(), int(c.get("to")))],
     }
 )
