@@ -130,11 +130,12 @@ def plan(asked: ConvPass, chip: Chip, rules: PlannerRules) -> Plan:
         if len(_PLANS) >= _REMEMBERED:
             _PLANS.clear()
         if key in _AHEAD.get():
-            started, at = _AHEAD.get()[key]
-            search = started.result()
+            started, search, at = _AHEAD.get()[key]
+            started.result()
         else:
-            search, at = _searched(_search_for([asked], chip, rules)), 0
-        found = _PLANS[key] = _found_plan(search, at, *key)
+            search, at = _search_for([asked], chip, rules), 0
+            kernel(*search[1:], False)
+        found = _PLANS[key] = _found_plan(search, at, key)
     return found
 
 
@@ -151,8 +152,9 @@ def planned_ahead(asked: Iterable[ConvPass], chip: Chip, rules: PlannerRules) ->
     try:
         for begin in range(0, len(keys), _AT_ONCE):
             part = keys[begin : begin + _AT_ONCE]
-            search = pool.submit(_searched, _search_for([one for one, *_ in part], chip, rules))
-            ahead |= {key: (search, at) for at, key in enumerate(part)}
+            search = _search_for([one for one, *_ in part], chip, rules)
+            started = pool.submit(kernel, *search[1:], False)
+            ahead |= {key: (started, search, at) for at, key in enumerate(part)}
         yield
     finally:
         pool.shutdown(cancel_futures=True)
@@ -165,7 +167,10 @@ def forget_plans() -> None:
 
 
 class _Search(NamedTuple):
-    """Records of a search: a work for each convolution, a problem for each of its transforms."""
+    """Records of a search: a work for each convolution, a problem for each of its transforms.
+
+    All transforms and vertex types of a convolution share one best cost.
+    """
 
     transforms: list[Transform]
     problems: np.ndarray
@@ -177,9 +182,9 @@ class _Search(NamedTuple):
 _Key = tuple[ConvPass, Chip, PlannerRules]
 
 _PLANS: dict[_Key, Plan] = {}
-_Ahead = Mapping[_Key, tuple[Future[_Search], int]]
+_Ahead = Mapping[_Key, tuple[Future[None], _Search, int]]
 _AHEAD: ContextVar[_Ahead] = ContextVar("searches under way", default=MappingProxyType({}))
-"""The search for a convolution, and the index of its work there."""
+"""The search for a convolution under way, its records, and the index of its work there."""
 
 
 def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> _Search:
@@ -197,22 +202,9 @@ def _search_for(asked: Sequence[ConvPass], chip: Chip, rules: PlannerRules) -> _
     return _Search(transforms, problems, *candidates_of(problems, types), works)
 
 
-def _searched(search: _Search, *, joint: bool = False) -> _Search:
-    """Search; all transforms and vertex types of a convolution share one best cost."""
-    kernel(*search[1:], joint)
-    return search
-
-
-def _found_plan(
-    search: _Search,
-    at: int,
-    asked: ConvPass,
-    chip: Chip,
-    rules: PlannerRules,
-    *,
-    joint: bool = False,
-) -> Plan:
-    """Return the plan that a search has found for its convolution at an index, `asked`."""
+def _found_plan(search: _Search, at: int, key: _Key, *, joint: bool = False) -> Plan:
+    """Return the plan that a search has found for its convolution at an index, that of a key."""
+    asked, chip, rules = key
     work = search.works[at : at + 1]
     which, best = int(work["best_problem"][0]), int(work["best_vertex"][0])
     transform, vertex = search.transforms[which], search.vertices[best : best + 1]
@@ -306,12 +298,11 @@ def _joint(asked: ConvPass, chip: Chip, rules: PlannerRules, bound: int) -> Laye
     works["best_cycles"] = bound + 1
     forward, update = joint_types(plain, passes, chip, rules)
     candidates = candidates_of(problems, [forward, (), update])
-    search = _searched(_Search(plain, problems, *candidates, works), joint=True)
+    search = _Search(plain, problems, *candidates, works)
+    kernel(*search[1:], True)
     if works["best_cycles"][0] > bound:
         return None
     works["best_cycles"] = works["best_cycles"][0] // 3
     works["evaluations"] = works["evaluations"][0]
-    of = chip, rules
-    return LayerPlans(
-        *(_found_plan(search, at, one, *of, joint=True) for at, one in enumerate(passes))
-    )
+    keys = [(one, chip, rules) for one in passes]
+    return LayerPlans(*(_found_plan(search, at, key, joint=True) for at, key in enumerate(keys)))

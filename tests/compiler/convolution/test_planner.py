@@ -139,7 +139,8 @@ def exhaustive(*asked):
     """Return a plan for which every partition was evaluated."""
     search = planner._search_for(asked[:1], *asked[1:])
     search.works["pruned"] = 0
-    return planner._found_plan(planner._searched(search), 0, *asked)
+    planner.kernel(*search[1:], False)
+    return planner._found_plan(search, 0, asked)
 
 
 def assert_pruned_equals_exhaustive(shape, chip, rules):
@@ -614,7 +615,9 @@ def test_plans_made_side_by_side_are_those_made_one_by_one(chip, monkeypatch):
     forget_plans()
     with planner.planned_ahead(shapes, *target):
         assert sorted(map(len, searched))[-1] == planner._AT_ONCE
-        searches = [search.result() for search, _ in planner._AHEAD.get().values()]
+        started, searches, _ = zip(*planner._AHEAD.get().values(), strict=True)
+        for one in started:
+            one.result()
         vertices = [search.vertices.tobytes() for search in searches]
         assert [plan(shape, *target) for shape in shapes] == one_by_one
     # A plan that is executed changes nothing that others are still searched among.
