@@ -19,6 +19,10 @@ import numpy as np
 from ipusim.errors import ConfigError
 from ipusim.workload.graph import Conv, MatMul
 
+KINDS = (
+    *("conv", "conv_forward", "conv_data_gradient", "conv_weight_gradient", "matmul"),
+    *("fc_inference", "fc_training", "fc_data_gradient", "fc_weight_gradient"),
+)
 _MAX_DIMS = 3
 
 
@@ -325,6 +329,8 @@ class ConvPass:
     out_bytes: int
 
     def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"The kind {self.kind!r} is not one of {', '.join(KINDS)}: use one.")
         if self.in_bytes not in (1, 2, 4) or self.out_bytes not in (2, 4):
             raise ConfigError(
                 f"Elements of {self.in_bytes} and {self.out_bytes} bytes cannot be convolved: "
