@@ -307,7 +307,7 @@ def warmup(models: tuple[str, ...], system: str) -> None:
 def _warm_training() -> None:
     """Train BraggNN for a step in every arithmetic, which calls the kernels of the numerics."""
     from ipusim.compiler.program_cache import keep_programs
-    from ipusim.study.argonne import braggnn
+    from ipusim.study.argonne.braggnn import training as braggnn
 
     quick = braggnn.named_schedule("quick")
     plan = replace(quick, train_peaks=64, test_peaks=40, batch=16, steps=1)

@@ -134,7 +134,7 @@ def numerics(only: Iterable[str] = ()) -> Rows:
     import numpy as np
 
     from ipusim.compiler.program_cache import keep_programs
-    from ipusim.study.argonne import braggnn as bragg
+    from ipusim.study.argonne.braggnn import training as bragg
 
     yield ("arithmetic", "tensor", "sum", "sum_of_squares")
     schedule = bragg.Schedule(

@@ -11,7 +11,6 @@ which keeps a checkpoint per run, so that it can be stopped and called again.
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,10 +20,10 @@ import pandas as pd
 from ipusim import files
 from ipusim.errors import IpuSimError
 from ipusim.files import evidence_records, write_text
-from ipusim.study.argonne import braggnn as bragg
-from ipusim.study.argonne.braggnn.patches import PATCH_SIZE
+from ipusim.study.argonne.braggnn import training as bragg
+from ipusim.study.argonne.braggnn.patches import PATCH_SIZE, prepare_patches
+from ipusim.study.argonne.braggnn.peaks import Peaks
 from ipusim.study.argonne.braggnn.pseudo_voigt import centroids, fit_centres
-from ipusim.study.argonne.braggnn.training import predict_centres
 
 RECORD = "braggnn_training.csv"
 """File of data/evidence with the recorded runs."""
@@ -47,25 +46,17 @@ def train(
     checkpoint_dir: str = "",
     progress: bool = True,
     rounding_seed: int = 0,
-) -> tuple[list[bragg.Trained], bragg.Peaks]:
-    """Train in every arithmetic of `ARITHMETICS`; return the runs and the held-out peaks.
+) -> tuple[list[bragg.Trained], Peaks]:
+    """Train in every arithmetic (`train_in_each`); return the runs and the held-out peaks.
 
-    The seed is that of peaks, initial weights, order and shifts, `rounding_seed` that of the random
-    bits: above 0 only what rounds stochastically is trained. Checkpoints go into their folder; an
-    empty string keeps none.
+    The seed is that of peaks, initial weights, order and shifts. Checkpoints go into their folder;
+    an empty string keeps none.
     """
     plan = bragg.named_schedule(schedule)
     training, held_out = bragg.simulate_sets(plan, seed)
-    arithmetics = [
-        replace(item, seed=rounding_seed)
-        for item in bragg.ARITHMETICS
-        if not rounding_seed or (item.half and item.stochastic_rounding)
-    ]
     folder = Path(checkpoint_dir) / f"rounding-{rounding_seed}" if checkpoint_dir else None
-    runs = bragg.train_in_each(
-        training, plan, arithmetics=arithmetics, seed=seed, folder=folder, progress=progress
-    )
-    return runs, held_out
+    run = {"seed": seed, "rounding_seed": rounding_seed, "folder": folder, "progress": progress}
+    return bragg.train_in_each(training, plan, **run), held_out
 
 
 def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -73,26 +64,26 @@ def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return np.linalg.norm(predicted.astype(float) - centres, axis=1)
 
 
-def predicted_pixels(run: bragg.Trained, peaks: bragg.Peaks) -> tuple[np.ndarray, np.ndarray]:
+def predicted_pixels(run: bragg.Trained, peaks: Peaks) -> tuple[np.ndarray, np.ndarray]:
     """Return predicted and true centres of unshifted patches in pixels, as the run was trained."""
-    patches, targets = bragg.prepare_patches(peaks.crops, peaks.centres)
-    found = predict_centres(patches, run.weights, run.options.arithmetic)
+    patches, targets = prepare_patches(peaks.crops, peaks.centres)
+    found = bragg.predict_centres(patches, run.weights, run.options.arithmetic)
     return found * PATCH_SIZE, targets.astype(float) * PATCH_SIZE
 
 
-def training_errors(runs: Sequence[bragg.Trained], peaks: bragg.Peaks) -> dict[str, np.ndarray]:
+def training_errors(runs: Sequence[bragg.Trained], peaks: Peaks) -> dict[str, np.ndarray]:
     """Return errors in pixels of each run on held-out peaks, by its label."""
     return {
         run.options.arithmetic.describe(): errors_px(*predicted_pixels(run, peaks)) for run in runs
     }
 
 
-def all_errors(runs: Sequence[bragg.Trained], peaks: bragg.Peaks) -> dict[str, np.ndarray]:
+def all_errors(runs: Sequence[bragg.Trained], peaks: Peaks) -> dict[str, np.ndarray]:
     """Return errors in pixels on held-out peaks of runs, and of methods without a network.
 
     "detected pixel" says the middle of each patch.
     """
-    patches, targets = bragg.prepare_patches(peaks.crops, peaks.centres)
+    patches, targets = prepare_patches(peaks.crops, peaks.centres)
     centres = targets.astype(float) * PATCH_SIZE
     middle = np.full(centres.shape, (PATCH_SIZE - 1) / 2)
     return training_errors(runs, peaks) | {
@@ -130,10 +121,10 @@ def loss_table(runs: Sequence[bragg.Trained], every: int = 10) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def peaks_frame(peaks: bragg.Peaks) -> pd.DataFrame:
+def peaks_frame(peaks: Peaks) -> pd.DataFrame:
     """Describe a set of peaks: how many, how bright, how many disturbed."""
     heights = np.percentile(peaks.heights, (5, 50, 95))
-    patches, _ = bragg.prepare_patches(peaks.crops, peaks.centres, clean=False)
+    patches, _ = prepare_patches(peaks.crops, peaks.centres, clean=False)
     lit = (patches > 0).mean(axis=(1, 2, 3))
     facts = (
         ("held-out peaks", len(peaks), "peaks"),
@@ -182,11 +173,11 @@ def distributions(errors: Mapping[str, np.ndarray]) -> dict[str, pd.DataFrame]:
 
 
 def shown_peaks(
-    runs: Sequence[bragg.Trained], held_out: bragg.Peaks
+    runs: Sequence[bragg.Trained], held_out: Peaks
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Return the first held-out patches, their centres, and what two networks and the fit find."""
     some = held_out.part(0, SHOWN_PEAKS)
-    patches, _ = bragg.prepare_patches(some.crops, some.centres)
+    patches, _ = prepare_patches(some.crops, some.centres)
     found = {"pseudo-Voigt fit": fit_centres(patches)}
     for run in (runs[0], runs[2]):
         name = f"BraggNN, {run.options.arithmetic.precision}"
@@ -217,7 +208,7 @@ def _places(centres: np.ndarray) -> pd.DataFrame:
 
 
 def record_rows(
-    schedule: str, seed: int, runs: Sequence[bragg.Trained], held_out: bragg.Peaks
+    schedule: str, seed: int, runs: Sequence[bragg.Trained], held_out: Peaks
 ) -> pd.DataFrame:
     """Return the lines that `RECORD` holds of one seed."""
     plan = bragg.named_schedule(schedule)

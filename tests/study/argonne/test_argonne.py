@@ -13,11 +13,11 @@ from ipusim.errors import ConfigError, DataError, StudyError
 from ipusim.machine import load_chip
 from ipusim.study import book, claims as engine
 from ipusim.study.argonne import (
-    braggnn as bragg,
     machines as argonne_machines,
     study as argonne,
     training as bragg_training,
 )
+from ipusim.study.argonne.braggnn import training as bragg
 from ipusim.study.book import trace_charts as bsp_figures
 from ipusim.study.book.catalogue import load_spec
 from ipusim.study.book.parameters import checked

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from ipusim.study import book
-from ipusim.study.argonne import braggnn as bragg
+from ipusim.study.argonne.braggnn.patches import prepare_patches
+from ipusim.study.argonne.braggnn.peaks import simulate_peaks
 from ipusim.study.argonne.training import distributions, peaks_with_centres
 
 PAGE = book.open("argonne")
@@ -13,8 +14,8 @@ PAGE = book.open("argonne")
 
 @pytest.fixture(scope="module")
 def patches():
-    peaks = bragg.simulate_peaks(12, seed=1)
-    return bragg.prepare_patches(peaks.crops, peaks.centres)
+    peaks = simulate_peaks(12, seed=1)
+    return prepare_patches(peaks.crops, peaks.centres)
 
 
 def test_every_panel_marks_every_centre(patches):

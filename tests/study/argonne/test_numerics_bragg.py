@@ -18,7 +18,7 @@ from ipusim.numerics.from_graph import program_of
 from ipusim.numerics.kernels import threads
 from ipusim.numerics.program import initial_weights
 from ipusim.numerics.trainer import TrainingOptions
-from ipusim.study.argonne import braggnn as bragg, training as shown
+from ipusim.study.argonne import training as shown
 from ipusim.study.argonne.braggnn import training
 from ipusim.study.argonne.braggnn.patches import prepare_patches, random_shifts
 from ipusim.study.argonne.braggnn.peaks import FULL_SCALE, PeakOptions, simulate_peaks
@@ -330,27 +330,27 @@ def test_bad_options_are_one_sentence(peaks):
 
 
 def test_each_arithmetic_is_trained_alike(tmp_path):
-    assert bragg.named_schedule("Full").steps == 54_000
+    assert training.named_schedule("Full").steps == 54_000
     with pytest.raises(UnknownNameError, match="did you mean 'quick'"):
-        bragg.named_schedule("quik")
-    training_set, held_out = bragg.simulate_sets(TINY, seed=1)
+        training.named_schedule("quik")
+    training_set, held_out = training.simulate_sets(TINY, seed=1)
     assert (len(training_set), len(held_out)) == (40, 20)
     assert not (training_set.crops[:20] == held_out.crops).all(axis=(1, 2)).any()
-    runs = bragg.train_in_each(training_set, TINY, folder=tmp_path)
-    assert [run.options.arithmetic for run in runs] == list(bragg.ARITHMETICS)
+    runs = training.train_in_each(training_set, TINY, folder=tmp_path)
+    assert [run.options.arithmetic for run in runs] == list(training.ARITHMETICS)
     assert len(list(tmp_path.iterdir())) == 4
     # the same start and the same batches: the first loss differs by rounding only
     first = [run.losses[0] for run in runs]
     assert max(first) - min(first) < 1e-2 * min(first)
     assert len(set(first)) == 4
-    again = bragg.train_in_each(training_set, TINY, folder=tmp_path)
+    again = training.train_in_each(training_set, TINY, folder=tmp_path)
     assert [run.losses for run in again] == [run.losses for run in runs]
 
 
 @pytest.mark.slow
 def test_the_quick_schedule_reaches_the_published_error():
-    training_set, held_out = bragg.simulate_sets(bragg.named_schedule("quick"), seed=0)
-    runs = bragg.train_in_each(training_set, bragg.named_schedule("quick"))
+    training_set, held_out = training.simulate_sets(training.named_schedule("quick"), seed=0)
+    runs = training.train_in_each(training_set, training.named_schedule("quick"))
     # Rounding to the nearest swallows small updates: so short a training stalls with it.
     for values in shown.training_errors(runs[:3], held_out).values():
         within_75, within_95 = np.percentile(values, [75, 95])

@@ -3,8 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -153,14 +153,21 @@ def train_in_each(
     peaks: Peaks,
     schedule: Schedule,
     *,
-    arithmetics: Sequence[ArithmeticOptions] = ARITHMETICS,
     seed: int = 0,
+    rounding_seed: int = 0,
     folder: str | Path | None = None,
     progress: bool = False,
 ) -> list[Trained]:
-    """Train once per arithmetic, all else alike; a `folder` keeps checkpoints to go on from."""
+    """Train once per arithmetic of `ARITHMETICS`, all else alike.
+
+    A `rounding_seed` above 0 is that of the random bits: only what rounds stochastically is
+    trained. A `folder` keeps checkpoints to go on from.
+    """
     trained = []
-    for arithmetic in arithmetics:
+    for arithmetic in ARITHMETICS:
+        if rounding_seed and not (arithmetic.half and arithmetic.stochastic_rounding):
+            continue
+        arithmetic = replace(arithmetic, seed=rounding_seed)
         options = TrainingOptions(arithmetic=arithmetic, schedule=schedule, seed=seed)
         path = None
         if folder is not None:
