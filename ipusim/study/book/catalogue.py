@@ -71,24 +71,18 @@ def load_spec(name: str) -> dict[str, Any]:
     return load_specs()[resolve_name("study", name, load_specs())]
 
 
-def _front_matter(path: Path) -> tuple[str, str]:
-    """Return the first heading of a notebook and the first paragraph under it."""
-    for cell in read_notebook(path)["cells"]:
-        heading = _HEADING.search("".join(cell["source"]))
-        if cell["cell_type"] == "markdown" and heading:
-            return heading[1].strip(), " ".join(heading[2].split())
-    return path.stem, ""
-
-
 def list_studies() -> tuple[Study, ...]:
     """Return every study."""
     numbers = {spec["notebook"][:2]: spec.get("rows", "") for spec in load_specs().values()}
     studies = []
     for path in sorted(files.notebooks_dir().glob("*.ipynb")):
         if _NAME.match(path.stem):
-            title, summary = _front_matter(path)
-            said = {"title": title, "summary": summary, "rows": numbers.get(path.stem[:2], "")}
-            studies.append(Study(name=path.stem, path=path, **said))
+            cells = read_notebook(path)["cells"]
+            texts = ["".join(one["source"]) for one in cells if one["cell_type"] == "markdown"]
+            found = next(filter(None, map(_HEADING.search, texts)), ("", path.stem, ""))
+            said = {"title": found[1].strip(), "summary": " ".join(found[2].split())}
+            rows = numbers.get(path.stem[:2], "")
+            studies.append(Study(name=path.stem, path=path, rows=rows, **said))
     return tuple(studies)
 
 

@@ -144,10 +144,17 @@ def _groups(rows: pd.DataFrame, by: str, styles: Spec) -> Iterator[tuple[str, pd
 
 
 def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> Spec:
-    """Return the look of each value that a mark draws apart; those of a list are taken in turn."""
+    """Return the look of each value that a mark draws apart; those of a list are taken in turn.
+
+    That of one of the "systems" is the colour of its chip, with mark and line by place.
+    """
     name = mark.get("looks", "")
     if name == "systems":
-        return _system_looks(main[mark["by"]])
+        chips, places = shared_looks("chips"), itertools.cycle(shared_looks("places").values())
+        return {
+            name: chips.get(load_system(name).chip.name, chips["another"]) | next(places)
+            for name in dict.fromkeys(main[mark["by"]])
+        }
     shared = {kind: shared_looks(kind) for kind in ("series", "parts")}
     known = _known("look", name, {"": {}, **shared, **looks})
     if isinstance(known, list):
@@ -156,17 +163,7 @@ def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> 
     return {value: coloured(look) for value, look in known.items()}
 
 
-def _system_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return a look per system: the colour of its chip, mark and line by place."""
-    chips, places = shared_looks("chips"), itertools.cycle(shared_looks("places").values())
-    return {
-        name: chips.get(load_system(name).chip.name, chips["another"]) | next(places)
-        for name in dict.fromkeys(names)
-    }
-
-
 def _number(rows: pd.DataFrame, wanted: Any) -> float:
-    """Return the first of `values`."""
     return np.ravel(values(rows, wanted))[0]
 
 
@@ -311,9 +308,8 @@ def _squares(axis: Axes, x: Any, y: Any, width: Any, height: Any, **look: Any) -
 
 
 def _arrows(axis: Axes, x: Any, y: Any, end: Any) -> None:
-    """Draw an arrow from each point to the right or to the left."""
+    look = {"arrowstyle": "->", "color": "black"}
     for start, level, tip in zip(x, y, end, strict=True):
-        look = {"arrowstyle": "->", "color": "black"}
         axis.annotate("", (tip, level), xytext=(start, level), arrowprops=look)
 
 

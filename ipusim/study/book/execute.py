@@ -107,17 +107,15 @@ def run_notebook(
             )
     except papermill.PapermillExecutionError as error:
         place = f"in code cell {error.exec_count} " if error.exec_count else ""
-        return Failure(error.ename, f"failed {place}({error.ename}: {_first_line(error.evalue)})")
+        name, said = error.ename, error.evalue
     except (CellControlSignal, DeadKernelError) as error:
-        name = type(error).__name__
-        return Failure(name, f"failed ({name}: {_first_line(error)})")
+        place, name, said = "", type(error).__name__, str(error)
     except NoSuchKernel as error:
         raise StudyError(
             "The Jupyter kernel 'python3' is not installed in this environment: "
             "run 'python -m pip install ipykernel'."
         ) from error
-    return None
-
-
-def _first_line(said: object) -> str:
-    return str(said).partition("\n")[0]
+    else:
+        return None
+    first_line = str(said).partition("\n")[0]
+    return Failure(name, f"failed {place}({name}: {first_line})")

@@ -27,18 +27,14 @@ def cleaned(notebook: dict[str, Any]) -> dict[str, Any]:
         cell["id"] = f"cell-{number:02d}"
         for output in cell.get("outputs", ()):
             if "metadata" in output:
-                output["metadata"] = _described(output["metadata"])
+                # What pictures show stays, for those who cannot see them.
+                output["metadata"] = {
+                    kind: {"alt": values["alt"]}
+                    for kind, values in output["metadata"].items()
+                    if isinstance(values, dict) and "alt" in values
+                }
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     return copy
-
-
-def _described(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return of an output's metadata what its pictures show, for those who cannot see them."""
-    return {
-        kind: {"alt": values["alt"]}
-        for kind, values in metadata.items()
-        if isinstance(values, dict) and "alt" in values
-    }
 
 
 def read_notebook(path: Path) -> dict[str, Any]:

@@ -51,9 +51,8 @@ def _checked(name: str, value: Any, rule: Rule) -> Any:
         value = read_text(value)
     items = value if rule.get("list") else [value]
     listed = isinstance(items, list) and (items or rule.get("empty"))
-    if not listed or not all(_may_be(item, rule) for item in items):
-        raise _refused(name, value, rule)
-    if len(set(map(str, items))) < len(items):
+    allowed = listed and all(_may_be(item, rule) for item in items)
+    if not allowed or len(set(map(str, items))) < len(items):
         raise _refused(name, value, rule)
     for item in items:
         if rule.get("kind") in _NAMES:

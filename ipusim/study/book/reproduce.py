@@ -61,12 +61,10 @@ def _tree_digest() -> str:
 
 def study_key(study: Study, parameters: Mapping[str, Any], tree: str) -> str:
     """Return the digest of source, parameters, package and data by which a study must run anew."""
-    cells = [
-        [cell["cell_type"], "".join(cell["source"])] for cell in read_notebook(study.path)["cells"]
-    ]
-    told = [cells, dict(parameters), ipusim.__version__, tree]
-    content = json.dumps(told, sort_keys=True)
-    return _digest(content.encode())
+    cells = read_notebook(study.path)["cells"]
+    sources = [[cell["cell_type"], "".join(cell["source"])] for cell in cells]
+    told = [sources, dict(parameters), ipusim.__version__, tree]
+    return _digest(json.dumps(told, sort_keys=True).encode())
 
 
 @contextmanager
@@ -207,7 +205,7 @@ def _saved_verdict(out: Path, files: Iterable[str]) -> Verdict | None:
     return None
 
 
-def _write_index(out: Path, states: Mapping[Study, State], frame: pd.DataFrame | None) -> Path:
+def _write_index(out: Path, states: Mapping[Study, State], frame: pd.DataFrame | None) -> None:
     """Write the start page from what is in the folder."""
     cards = [
         Card(study, state, _saved_verdict(out, state.files)) for study, state in states.items()
@@ -216,7 +214,7 @@ def _write_index(out: Path, states: Mapping[Study, State], frame: pd.DataFrame |
     write_text(out / "search.js", search_script([page for page in pages if page[0].exists()]))
     overview = f"figures/{OVERVIEW_FIGURE}.svg"
     shown = overview if frame is not None and (out / overview).exists() else ""
-    return write_text(out / START, index_html(cards, frame, overview=shown))
+    write_text(out / START, index_html(cards, frame, overview=shown))
 
 
 def reproduce(
