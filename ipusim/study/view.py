@@ -9,26 +9,16 @@ import pandas as pd
 from ipusim.errors import StudyError
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
-
-def _lines(column: pd.Series) -> np.ndarray:
-    """Return the numbers of the lines, from 0."""
-    return np.arange(len(column))
-
-
-def _as_they_come(column: pd.Series) -> np.ndarray:
-    """Return a number for each value, in the order in which the values first stand in the lines."""
-    return pd.factorize(column)[0]
-
-
 NAMED = {
     "hit": HIT_PERCENT,
     "near": NEAR_PERCENT,
     "tolerance_percent": 5.0,
-    "lines": _lines,
-    "as_they_come": _as_they_come,
+    "lines": lambda column: np.arange(len(column)),
+    "as_they_come": lambda column: pd.factorize(column)[0],
 }
-"""What expressions may name with an @: bands of verdicts, by how much the work of a row may differ
-from that of most rows (`ipusim.study.audit.tamu_work`), and two functions of a column."""
+"""What expressions may name with an @: bands of verdicts; by how much the work of a row may differ
+from that of most rows (`ipusim.study.audit.tamu_work`); functions of a column that number its lines
+from 0, each or by its value, in the order in which the values come."""
 
 
 def values(rows: pd.DataFrame, wanted: Any) -> Any:

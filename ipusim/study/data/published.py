@@ -125,27 +125,23 @@ def _rows_of(
             if not record[number.column]:
                 continue
             metric = number.metric or record[number.metric_column]
+            unit = record[number.unit_column] if number.unit_column else number.unit
+            # A column of a throughput says items of what, with or without per second.
+            if number.unit_column and number.metric == "throughput":
+                unit = f"{unit.removesuffix('/s')}/s"
             yield PublishedRow(
                 row_id=record["row_id"] + number.suffix,
                 run=runs[run_id],
                 study=table.study,
                 table=f"{section} {table.table}".strip(),
                 metric=metric,
-                unit=_unit(number, record),
+                unit=unit,
                 value=number_cell(record, number.column, path),
                 printed=record[number.column],
                 restates=number.restates.get(metric, ""),
                 label=_label(record, table),
                 source_line=record["src_line"],
             )
-
-
-def _unit(number: Number, record: dict[str, str]) -> str:
-    """Return the unit; a column of a throughput says items of what, with or without per second."""
-    if not number.unit_column:
-        return number.unit
-    text = record[number.unit_column]
-    return f"{text}/s".replace("/s/s", "/s") if number.metric == "throughput" else text
 
 
 def published_tables() -> tuple[PublishedTable, ...]:

@@ -42,12 +42,8 @@ def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
     ``ratio`` is predicted over published time: above 1 the prediction is slower than the machine.
     """
     used = frame[frame["status"] == PREDICTED]
-    ratios = [
-        1.0 / time_ratio(metric, published, predicted)
-        for metric, published, predicted in zip(
-            used["metric"], used["published"], used[tier], strict=True
-        )
-    ]
+    rows = zip(used["metric"], used["published"], used[tier], strict=True)
+    ratios = [1.0 / time_ratio(*row) for row in rows]
     return used.assign(ratio=ratios).dropna(subset=["ratio"])
 
 

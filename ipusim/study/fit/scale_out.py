@@ -74,13 +74,12 @@ def fit_scale_out(samples: Sequence[Sample], *, without_series: str | None = Non
     larger one pays it; the latency of a collective from all rows that pay more of it than the
     smallest of their series, those of `without_series` left out.
     """
-    groups = _by_series(samples)
-    reductions = {
-        two.row.row_id: _exact_reduction_s(one, two)
-        for group in groups
-        for one, two in pairwise(group)
-        if not one.line.reductions and two.line.reductions
-    }
+    groups, reductions = _by_series(samples), {}
+    for one, two in (pair for group in groups for pair in pairwise(group)):
+        if not one.line.reductions and two.line.reductions:
+            wanted = two.published_s / one.published_s * one.line.step_s(FittedCosts())
+            exact = (wanted - two.line.base_s) / two.line.reductions
+            reductions[two.row.row_id] = exact
     reduction_s = _median(reductions.values(), digits=8)
     collectives = {
         sample.row.row_id: latency
@@ -100,11 +99,6 @@ def _median(values: Iterable[float], *, digits: int) -> float:
     """Median of latencies in seconds, none below 0; 0 for none."""
     known = [max(0.0, value) for value in values]
     return round(float(np.median(known)), digits) if known else 0.0
-
-
-def _exact_reduction_s(one: Sample, two: Sample) -> float:
-    wanted = two.published_s / one.published_s * one.line.step_s(FittedCosts())
-    return (wanted - two.line.base_s) / two.line.reductions
 
 
 def _exact_collective_s(one: Sample, two: Sample, reduction_s: float) -> float | None:

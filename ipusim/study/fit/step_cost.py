@@ -7,10 +7,10 @@ run of the device costs is read off beforehand, from rows that differ in nothing
 minimum lies at a kink and is found exactly: robust against single rows, the same on every machine.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache, reduce
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -51,27 +51,13 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
     Modelled inference throughput rows of the results page with one chip per replica: what several
     chips or a training step add are not to leak into the costs.
     """
-    rows = load_rows(study=FITTING_STUDY, metric="throughput")
     return tuple(
         row
-        for row in rows
+        for row in load_rows(study=FITTING_STUDY, metric="throughput")
         if not row.not_modelled
         and row.run.mode == "inference"
         and (row.run.ipus_per_replica or 1) == 1
     )
-
-
-def _steps(samples: Sequence[Sample], runs: Mapping[str, Fitted]) -> np.ndarray:
-    """Seconds of steps without a call, a row per number of cycles, a column per sample."""
-    known = [(item.line, runs.get(item.framework, Fitted()).value) for item in samples]
-    seconds = [
-        [
-            line.step_s(FittedCosts(run_s=run_s, exchange_cycles=float(cycles)))
-            for line, run_s in known
-        ]
-        for cycles in CYCLES
-    ]
-    return np.array(seconds)
 
 
 def fit_run_costs(samples: Iterable[Sample]) -> dict[str, Fitted]:
@@ -100,15 +86,6 @@ def fit_run_costs(samples: Iterable[Sample]) -> dict[str, Fitted]:
     }
 
 
-def _best_call(steps: np.ndarray, published: np.ndarray) -> tuple[float, float]:
-    """Return the least sum of errors of some steps, and the call, 0 or more, that gives it."""
-    calls = np.unique(np.concatenate([[0.0], published - steps]))
-    calls = calls[calls >= 0]
-    errors = np.abs((steps + calls[:, None]) / published - 1.0).sum(axis=1)
-    at = int(errors.argmin())
-    return float(errors[at]), float(calls[at])
-
-
 @lru_cache(maxsize=256)
 def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
     """Return the runs and calls by framework and the cycles by stack that fit the samples best.
@@ -120,13 +97,25 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
     if not samples:
         return StepCosts()
     runs = fit_run_costs(samples)
-    steps, published = _steps(samples, runs), np.array([item.published_s for item in samples])
+    run_s = [runs.get(item.framework, Fitted()).value for item in samples]
+    # Seconds of steps without a call, a row per number of cycles, a column per sample.
+    steps = np.empty((len(CYCLES), len(samples)))
+    for (row, cycles), (at, item) in product(enumerate(CYCLES), enumerate(samples)):
+        costs = FittedCosts(run_s=run_s[at], exchange_cycles=float(cycles))
+        steps[row, at] = item.line.step_s(costs)
+    published = np.array([item.published_s for item in samples])
     labels = [(item.framework, item.row.stack, item.row.row_id) for item in samples]
     known = pd.DataFrame(labels, columns=["framework", "stack", "row_id"])
     frameworks, stacks = (known.groupby(name).indices for name in ("framework", "stack"))
 
     def best_call(at: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
-        return _best_call(steps[at[chosen], chosen], published[chosen])
+        """Return the least sum of errors of some steps, and the call, 0 or more, that gives it."""
+        bare, wanted = steps[at[chosen], chosen], published[chosen]
+        calls = np.unique(np.concatenate([[0.0], wanted - bare]))
+        calls = calls[calls >= 0]
+        errors = np.abs((bare + calls[:, None]) / wanted - 1.0).sum(axis=1)
+        best = int(errors.argmin())
+        return float(errors[best]), float(calls[best])
 
     def error(at: np.ndarray) -> float:
         return sum(best_call(at, chosen)[0] for chosen in frameworks.values())

@@ -76,24 +76,16 @@ def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 def sources_frame() -> pd.DataFrame:
     """Return which runs stand behind each claim, and what of that is assumed."""
-    # one line per part; a claim that is not modelled has the line of its reason
-    return pd.DataFrame(
-        {
-            "claim": spec.key,
-            "ipu": part.ipu["row"] if part else "",
-            "gpu": _words(part),
-            "assumed": spec.assumed,
-            "source": spec.source or spec.not_modelled,
-        }
-        for spec in load_specs(STUDY)
-        for part in spec.parts or (None,)
-    )
-
-
-def _words(part: Part | None) -> str:
-    """Name the GPU side of a part; hours that the blog states itself are no run."""
-    gpus = [gpu for gpu in (part.gpus if part else ()) if "claim" not in gpu]
-    return " ".join(str(value) for gpu in gpus for value in gpu.values())
+    lines = []
+    for spec in load_specs(STUDY):
+        about = {"assumed": spec.assumed, "source": spec.source or spec.not_modelled}
+        # one line per part; a claim that is not modelled has the line of its reason
+        for part in spec.parts or (Part(ipu={"row": ""}),):
+            # hours that the blog states itself are no run
+            gpus = [gpu for gpu in part.gpus if "claim" not in gpu]
+            words = " ".join(str(value) for gpu in gpus for value in gpu.values())
+            lines.append({"claim": spec.key, "ipu": part.ipu["row"], "gpu": words, **about})
+    return pd.DataFrame(lines)
 
 
 def lstm_curve() -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """The results page of Graphcore: its tables beside their predictions, by family."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -35,7 +34,13 @@ def table_frame(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
     of the verdict).
     """
     rows = [row for table in tables for row in load_rows(study=STUDY, table=table)]
-    printed, values = _printed_lines(), {row.row_id: row.printed for row in rows}
+    values = {row.row_id: row.printed for row in rows}
+    printed = {
+        record["row_id"]: {name: record.get(name, "").removeprefix("SDK ") for name in PRINTED}
+        for table in published_tables()
+        if table.study == STUDY
+        for record in read_records(data_dir() / "published" / table.file)
+    }
     wrong = audit.batch_labels().set_index("row_id")["run_batch"].to_dict()
     own = with_error(frame[frame["table"].isin(tables)])
     families = {name: _family_line(name, group) for name, group in own.groupby("family")}
@@ -43,11 +48,14 @@ def table_frame(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
     for run_id, numbers in own.groupby("run_id", sort=False):
         line = {"row_id": run_id, **printed[run_id], "batch_as_run": wrong.get(run_id, pd.NA)}
         for number in numbers.to_dict("records"):
-            metric = number["metric"]
+            metric, mark = number["metric"], VERDICT_MARKS.get(number["verdict"], "")
+            ends = [format_number(number[name], DIGITS) for name in ("low80", "high80")]
+            interval = "" if MISSING in ends else f" ({' to '.join(ends)})"
+            error = format_percent(number["error_percent"])
             texts = {
                 "printed": f"{values[number['row_id']]} {number['unit']}",
-                "shown": _with_interval(number),
-                "marked": _marked(number),
+                "shown": format_number(number["calibrated"], DIGITS) + interval,
+                "marked": f"{mark}\N{NO-BREAK SPACE}{error}".strip(),
             }
             known = {name: number[name] for name in NUMBERS}
             line |= {f"{metric}_{name}": value for name, value in {**known, **texts}.items()}
@@ -67,27 +75,6 @@ def _family_line(name: str, group: pd.DataFrame) -> str:
         f"{name}: {verdict.hit} hit, {verdict.near} near, {verdict.miss} miss; "
         f"error typical {verdict.typical_percent:.1f} %, worst {worst} %"
     )
-
-
-def _with_interval(number: dict[str, Any]) -> str:
-    low, high = (format_number(number[name], DIGITS) for name in ("low80", "high80"))
-    predicted = format_number(number["calibrated"], DIGITS)
-    return predicted if low == MISSING else f"{predicted} ({low} to {high})"
-
-
-def _marked(number: dict[str, Any]) -> str:
-    mark = VERDICT_MARKS.get(number["verdict"], "")
-    return f"{mark}\N{NO-BREAK SPACE}{format_percent(number['error_percent'])}".strip()
-
-
-def _printed_lines() -> dict[str, dict[str, str]]:
-    """Return what the page prints of each line beside its numbers."""
-    return {
-        record["row_id"]: {name: record.get(name, "").removeprefix("SDK ") for name in PRINTED}
-        for table in published_tables()
-        if table.study == STUDY
-        for record in read_records(data_dir() / "published" / table.file)
-    }
 
 
 def published_and_predicted(frame: pd.DataFrame, mode: str) -> dict[str, pd.DataFrame]:

@@ -74,22 +74,17 @@ def gpu_bars(framework: str) -> pd.DataFrame:
             given = {"gpus": gpus, "framework": stack, "precision": "mixed"}
             report = simulate_gpu(MODEL, said["system"], batch=batch, **given)
             found = anchors[(anchors["gpu"] == board) & (anchors["gpus"] == gpus)]["published"]
-            published = found.iloc[0] if len(found) else float("nan")
-            source = said.get("no_board") or _anchor(board, report.gpu, bool(len(found)))
+            published, anchor = float("nan"), "none at this number of boards"
+            if len(found):
+                measured = " and board" if board == report.gpu else f", measured on {board}"
+                published, anchor = found.iloc[0], f"NVIDIA, same stack{measured}"
+            source = said.get("no_board") or anchor
             lines.append((platform, gpus, report.throughput, published, source))
     names = ["platform", "devices", "predicted", "published", "published_source"]
     frame = pd.DataFrame(lines, columns=names)
     frame.insert(3, "low80", low * frame["predicted"])
     frame.insert(4, "high80", high * frame["predicted"])
     return frame
-
-
-def _anchor(board: str | None, gpu: str, published: bool) -> str:
-    """Say what stands beside a bar, or why nothing does."""
-    if not published:
-        return "none at this number of boards"
-    measured = "" if board == gpu else f", measured on {board}"
-    return f"NVIDIA, same stack{measured or ' and board'}"
 
 
 def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:

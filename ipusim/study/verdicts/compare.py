@@ -128,24 +128,6 @@ def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
     return scale.beside(step)
 
 
-def _predict_tiers(
-    runs: Iterable[RunConfiguration],
-    tiers: Sequence[str],
-    samples: Samples,
-    predictor: PooledPredictor,
-) -> dict[RunConfiguration, dict[str, Prediction]]:
-    """Predict runs at the tiers, with constants that each was left out of."""
-    asked = {}
-    for run in runs:
-        costs = left_out_costs(run, samples)
-        asked[run] = {tier: request_for(run, tier, costs=costs) for tier in tiers}
-    predictor.prepare(request for own in asked.values() for request in own.values())
-    return {
-        run: {tier: predictor.answer(request) for tier, request in own.items()}
-        for run, own in asked.items()
-    }
-
-
 def _fitted_on(row: PublishedRow, fitted: Calibration) -> str:
     """Say which constant in use was fitted on a row; empty where none was."""
     if row.row_id in fitted.scale_out.reduction.rows:
@@ -159,27 +141,19 @@ _HOST_NOTE = "the host's work was timed for this program alone: not transferable
 
 
 def _note(row: PublishedRow, fitted: Calibration) -> str:
-    """Return what a reader of a row must know; of one that is not modelled first the reason."""
     timed = any((row.run.loader_item_s, row.run.serial_item_s))
     notes = (row.not_modelled, row.run.note, _HOST_NOTE * timed, _fitted_on(row, fitted))
     return "; ".join(filter(None, notes))
 
 
-def _left_out(row: PublishedRow, fitted: Calibration) -> str:
-    """Say why a row is no test of the model; empty where it is one."""
-    if _fitted_on(row, fitted):
-        return "fixed a constant"
-    return row.restates and f"restate another ({row.restates})"
-
-
 def _run_cells(row: PublishedRow, fitted: Calibration) -> dict[str, object]:
-    """Return the `RUN_COLUMNS` of a row."""
-    run = row.run
+    """Return the `RUN_COLUMNS` of a row, among them why it is no test of the model."""
+    run, left_out = row.run, row.restates and f"restate another ({row.restates})"
     return {name: getattr(run, name, "") for name in RUN_COLUMNS} | {
         "label": row.label,
         "model": run.model or "",
         "assumed": ", ".join(name.replace("_", " ") for name in run.assumed),
-        "left_out": _left_out(row, fitted),
+        "left_out": "fixed a constant" if _fitted_on(row, fitted) else left_out,
     }
 
 
@@ -190,20 +164,15 @@ def _predicted_line(
     values = {tier: metric_of(report, row) for tier, report in reports.items()}
     calibrated = values["calibrated"]
     low, high = interval_of(row, calibrated, fitted)
+    longest = sorted(reports["calibrated"].parts_s.items(), key=lambda item: -item[1])
     return {
         **values,
         "low80": low,
         "high80": high,
         "verdict": verdict_of(calibrated, row.value, row.metric),
         "status": PREDICTED,
-        "parts": _parts_text(reports["calibrated"]),
+        "parts": "; ".join(f"{name} {1e3 * seconds:.4g}" for name, seconds in longest),
     }
-
-
-def _parts_text(report: Prediction) -> str:
-    """Return where the time of a step goes, in ms, the longest first; nothing if not known."""
-    longest = sorted(report.parts_s.items(), key=lambda item: -item[1])
-    return "; ".join(f"{name} {1e3 * seconds:.4g}" for name, seconds in longest)
 
 
 def verdicts(
@@ -228,10 +197,13 @@ def verdicts(
     if samples is None:
         samples = fitting_samples(chosen, engine)
     fitted = load_calibration()
-    modelled = dict.fromkeys(row.run for row in chosen if not row.not_modelled)
     more = (SOURCED,) if sourced else ()
     numbers = (*TIERS, "low80", "high80")
-    reports = _predict_tiers(modelled, (*TIERS, *more), samples, engine)
+    asked = {}
+    for run in dict.fromkeys(row.run for row in chosen if not row.not_modelled):
+        costs = left_out_costs(run, samples)
+        asked[run] = {tier: request_for(run, tier, costs=costs) for tier in (*TIERS, *more)}
+    engine.prepare(request for own in asked.values() for request in own.values())
     lines = []
     for row in chosen:
         line = {name: getattr(row, name, "") for name in _ROW_COLUMNS}
@@ -240,7 +212,8 @@ def verdicts(
         line |= {"verdict": "", "status": NOT_MODELLED, "note": _note(row, fitted), "parts": ""}
         line |= _run_cells(row, fitted) | dict.fromkeys(more, math.nan)
         if not row.not_modelled:
-            line |= _predicted_line(row, reports[row.run], fitted)
+            reports = {tier: engine.answer(request) for tier, request in asked[row.run].items()}
+            line |= _predicted_line(row, reports, fitted)
         lines.append(line)
     kinds = dict.fromkeys((*numbers, *more), float) | dict.fromkeys(RUN_COUNTS, "Int64")
     return pd.DataFrame(lines).astype(kinds)
