@@ -192,8 +192,7 @@ def dataflow_frame(chips: Sequence[str] = tuple(SYSTEMS)) -> pd.DataFrame:
     ``chip_ms`` is all that is not waiting for the host, ``training_several_s`` the time with as
     many components as synthetic patches hold.
     """
-    lines = []
-    run = load_training()
+    run, lines = load_training(), []
     for flow, chip in itertools.product(load_dataflows().values(), chips):
         item_s = item_seconds(flow)
         report = simulate_flow(flow, chip=chip)

@@ -46,16 +46,12 @@ def _flow(name: str) -> Side:
 def claims_frame() -> pd.DataFrame:
     """Recompute every ratio and time of the slides; of BraggNN the interval is the GPU's alone."""
     frame = recompute(STUDY, Sides(STUDY, own={"board": _board, "flow": _flow}))
-    sides = zip(frame["gpus"], frame["gpu_side"], strict=True)
-    return frame.assign(
-        unit=frame["claim_id"].map(load_claims(STUDY)["unit"]),
-        gpu=[f"{count:.0f} x {_board_words(name)}" if name else "" for count, name in sides],
-    )
-
-
-def _board_words(name: str) -> str:
-    board, _, origin = name.rpartition(", ")
-    return f"{board}, {origin if origin == 'modelled' else 'published'}"
+    words = []
+    for count, side in zip(frame["gpus"], frame["gpu_side"], strict=True):
+        board, _, origin = side.rpartition(", ")
+        origin = "modelled" if origin == "modelled" else "published"
+        words.append(f"{count:.0f} x {board}, {origin}" if side else "")
+    return frame.assign(unit=frame["claim_id"].map(load_claims(STUDY)["unit"]), gpu=words)
 
 
 def _said(claim: str) -> tuple[float, float]:
@@ -111,8 +107,8 @@ def uno_frame() -> pd.DataFrame:
     lines = []
     for batch in (32, 128, 512, 2048):
         report = simulate(**(options | {"micro_batch": batch}), as_if_it_fits=True)
-        parts_s, step = report.result.parts_s, report.result.step_s
-        device, transfers = parts_s["device"], parts_s["transfers"]
+        step = report.result.step_s
+        device, transfers = (report.result.parts_s[name] for name in ("device", "transfers"))
         item_bytes = report.result.io.input_bytes / batch
         lines.append(
             {

@@ -9,13 +9,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from ipusim.study.argonne.dataflow import (
-    Dataflow,
-    busy_s,
-    item_seconds,
-    load_training,
-    simulate_flow,
-)
+from ipusim.study.argonne import dataflow
 
 PREFETCHED = 2
 """Batches that a process prepares ahead (PyTorch's default prefetch_factor)."""
@@ -50,14 +44,14 @@ def run_lanes(
     return pd.DataFrame(lines, columns=["lane", "worker", "batch", "start_s", "end_s"])
 
 
-def dataflow_timeline(flow: Dataflow) -> pd.DataFrame:
+def dataflow_timeline(flow: dataflow.Dataflow) -> pd.DataFrame:
     """Simulate a dataflow on one GC200 and follow its batches (`run_lanes`)."""
-    run, report = load_training(), simulate_flow(flow)
+    run, report = dataflow.load_training(), dataflow.simulate_flow(flow)
     link_s = report.result.parts_s.get("transfers", 0.0)
     return run_lanes(
-        prepare_s=run.batch * item_seconds(flow),
+        prepare_s=run.batch * dataflow.item_seconds(flow),
         link_s=link_s,
-        chip_s=busy_s(report) - link_s,
+        chip_s=dataflow.busy_s(report) - link_s,
         workers=run.workers,
         batches=_BATCHES,
     )

@@ -196,11 +196,8 @@ def peaks_with_centres(
     found = [_places(points).assign(method=method) for method, points in methods.items()]
     peak, _, row, column = np.indices(patches.shape).reshape(4, -1)
     pixels = {"peak": peak, "row": row, "column": column, "value": patches.ravel()}
-    return {
-        "peaks": _places(centres),
-        "found": pd.concat(found),
-        "pixels": pd.DataFrame(pixels),
-    }
+    drawn = {"peaks": _places(centres), "found": pd.concat(found)}
+    return drawn | {"pixels": pd.DataFrame(pixels)}
 
 
 def _places(centres: np.ndarray) -> pd.DataFrame:
@@ -256,12 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         for seed in options.seeds:
-            runs, held_out = train(
-                options.schedule,
-                seed,
-                checkpoint_dir=options.folder,
-                rounding_seed=options.rounding_seed,
-            )
+            how = {"checkpoint_dir": options.folder, "rounding_seed": options.rounding_seed}
+            runs, held_out = train(options.schedule, seed, **how)
             _replace_record(options.record, record_rows(options.schedule, seed, runs, held_out))
     except IpuSimError as error:
         print(f"error: {error}", file=sys.stderr)

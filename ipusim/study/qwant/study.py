@@ -124,15 +124,14 @@ def published_points(frame: pd.DataFrame) -> pd.DataFrame:
     all, is NaN. Predicted is the rate of `verdicts` on the same runs.
     """
     predicted = dict(zip(frame["row_id"], frame["calibrated"], strict=True))
-    latency = {row.run.run_id: row for row in load_rows() if row.metric == "latency"}
+    latency = {row.run.run_id: row.value for row in load_rows(metric="latency")}
     lines = []
-    for row in load_rows():
+    for row in load_rows(metric="throughput"):
         run = row.run
-        if row.metric != "throughput" or run.model != MODEL or run.mode != "inference":
+        if run.model != MODEL or run.mode != "inference":
             continue
         serial = (run.batches_in_flight or 1) == 1
-        known = latency.get(run.run_id)
-        latency_ms = known.value if serial and known else math.nan
+        latency_ms = latency.get(run.run_id, math.nan) if serial else math.nan
         rates = (row.value / run.chips, predicted.get(row.row_id, math.nan) / run.chips)
         lines.append((load_system(row.system).name, run.micro_batch, latency_ms, *rates))
     rate = "images_per_s_per_ipu"

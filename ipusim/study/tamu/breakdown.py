@@ -16,10 +16,7 @@ from ipusim.study.view import values
 
 
 def parts_by_ipus(
-    ipus: Sequence[int],
-    *,
-    series: str = TENSORFLOW_SERIES,
-    tier: str = "calibrated",
+    ipus: Sequence[int], *, series: str = TENSORFLOW_SERIES, tier: str = "calibrated"
 ) -> pd.DataFrame:
     """Split the time per micro-batch, updates spread over it, on several numbers of IPUs."""
     tables = []

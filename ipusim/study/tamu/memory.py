@@ -23,16 +23,13 @@ def at_micro_batch(run: RunConfiguration, micro_batch: int) -> RunConfiguration:
 
 
 def memory_by_micro_batch(
-    micro_batches: Sequence[int],
-    *,
-    run_id: str = RESNET_RUN,
+    micro_batches: Sequence[int], *, run_id: str = RESNET_RUN
 ) -> pd.DataFrame:
     """Simulate the memory of one IPU over the micro-batch (images), all else as in the run.
 
     Bytes are those of the fullest tile, used is their peak in percent of what a tile has.
     """
-    run = load_run(run_id)
-    lines = []
+    run, lines = load_run(run_id), []
     for size in sorted(micro_batches):
         report = report_of(at_micro_batch(run, size), tier="specification")
         memory = report.result.memory

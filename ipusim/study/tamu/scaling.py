@@ -37,11 +37,8 @@ def run_at(ipus: int, series: str = TENSORFLOW_SERIES) -> RunConfiguration:
     The published run where there is one, with the fewest instances of several; otherwise the next
     smaller one with more replicas and instances in proportion, on the smallest POD that holds them.
     """
-    runs = _scaled_runs(series)
-    template = max(
-        (run for run in runs if run.chips <= ipus),
-        key=lambda run: (run.chips, -(run.instances or 0)),
-    )
+    smaller = (run for run in _scaled_runs(series) if run.chips <= ipus)
+    template = max(smaller, key=lambda run: (run.chips, -(run.instances or 0)))
     had = template.chips
     if had == ipus:
         return template
@@ -105,11 +102,9 @@ def constants_frame() -> pd.DataFrame:
     """Return what the two fitted latencies of scale-out explain, with and without the series."""
     frame = scaling_table(samples_of(scaling_rows(), PooledPredictor()))
     study, words = (frame["series"].str.split("-", n=1).str[part] for part in (0, 1))
-    others = study.replace(_STUDIES) + ", " + words.str.replace("-", " ")
+    titles = {"argonne": "Argonne", "results": "results page", "tamu": "TAMU"}
+    others = study.replace(titles) + ", " + words.str.replace("-", " ")
     return frame.assign(series=frame["series"].map(SERIES_NAMES).fillna(others))
-
-
-_STUDIES = {"argonne": "Argonne", "results": "results page", "tamu": "TAMU"}
 
 
 def of_series(frame: pd.DataFrame, series: str) -> pd.DataFrame:

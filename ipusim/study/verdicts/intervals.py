@@ -44,13 +44,12 @@ def residuals(frame: pd.DataFrame, known: Collection[str]) -> pd.DataFrame:
         if math.isfinite(ratio) and ratio > 0:
             chip = load_system(row["system"]).chip.name
             narrow, wide = interval_classes(row["family"], row["mode"], chip, known)
-            head = {name: row[name] for name in ("row_id", "family")}
-            lines.append(head | {"narrow": narrow, "wide": wide, "miss": math.log(ratio)})
+            lines.append((row["row_id"], row["family"], narrow, wide, math.log(ratio)))
     return pd.DataFrame(lines, columns=["row_id", "family", "narrow", "wide", "miss"])
 
 
-def predictive_bounds(misses: pd.Series, families: pd.Series) -> tuple[float, float]:
-    """Return the factors between which the measurement of a family not among these is expected.
+def predictive_bounds(rows: pd.DataFrame) -> tuple[float, float]:
+    """Return the factors between which the measurement of a family without `residuals` is expected.
 
     exp(m -+ z sqrt(T (1 + 1/F) + W)): m mean and T variance of the means of F families, W mean of
     the variances within those of two rows or more, z the normal quantile of `COVERAGE`. It is the
@@ -63,7 +62,7 @@ def predictive_bounds(misses: pd.Series, families: pd.Series) -> tuple[float, fl
     and new networks, in inference and training, Student's quantile holds 86 to 100 %, order
     statistics 51 to 83 %, this one 75 to 86 %.
     """
-    groups = misses.groupby(families)
+    groups = rows.groupby("family")["miss"]
     means = groups.mean()
     between = float(means.var(ddof=1)) * (1.0 + 1.0 / len(means))
     half = NormalDist().inv_cdf(0.5 + COVERAGE / 2) * math.sqrt(
@@ -84,17 +83,13 @@ def fit_intervals(frame: pd.DataFrame) -> dict[str, Interval]:
             least = LEAST_ROWS_PER_FAMILY * len(families) if column == "narrow" else 0
             if len(families) < LEAST_FAMILIES or len(rows) < least:
                 continue
-            parts = {family: rows[rows["family"] != family] for family in families}
-            low, high = predictive_bounds(rows["miss"], rows["family"])
+            low, high = predictive_bounds(rows)
             found[kind] = Interval(
                 kind=kind,
                 low=low,
                 high=high,
                 rows=tuple(rows["row_id"]),
-                without={
-                    family: predictive_bounds(part["miss"], part["family"])
-                    for family, part in parts.items()
-                },
+                without={one: predictive_bounds(rows[rows["family"] != one]) for one in families},
             )
     return dict(sorted(found.items()))
 

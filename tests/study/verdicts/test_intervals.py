@@ -88,8 +88,8 @@ def test_residuals_are_of_time():
 
 
 def test_interval_by_hand():
-    misses = pd.Series([0.1, 0.3, -0.2, 0.0])
-    low, high = predictive_bounds(misses, pd.Series(["a", "a", "b", "b"]))
+    rows = pd.DataFrame({"family": ["a", "a", "b", "b"], "miss": [0.1, 0.3, -0.2, 0.0]})
+    low, high = predictive_bounds(rows)
     # means 0.2 and -0.1, so middle 0.05 and variance 0.045; within each family 0.02
     half = 1.2815516 * math.sqrt(0.045 * 1.5 + 0.02)
     assert (low, high) == (round(math.exp(0.05 - half), 4), round(math.exp(0.05 + half), 4))
@@ -97,12 +97,12 @@ def test_interval_by_hand():
 
 def test_predictive_intervals_hold_on_families_never_seen():
     generator = np.random.default_rng(5)
-    names = pd.Series(np.repeat([f"{number}" for number in range(20)], 6))
+    rows = pd.DataFrame({"family": np.repeat([f"{number}" for number in range(20)], 6)})
     inside = []
     for _ in range(300):
         own = generator.normal(0.2, 0.2, 21)
-        misses = pd.Series(np.repeat(own[:20], 6) + generator.normal(0.0, 0.1, 120))
-        low, high = predictive_bounds(misses, names)
+        misses = np.repeat(own[:20], 6) + generator.normal(0.0, 0.1, 120)
+        low, high = predictive_bounds(rows.assign(miss=misses))
         inside.append(low <= np.exp(own[20] + generator.normal(0.0, 0.1)) <= high)
     assert 0.74 <= np.mean(inside) <= 0.86
 
