@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MOST_ITEMS = 4096
 """Largest micro-batch that is tried where no global batch bounds it."""
 PHASES = (2, 3, 4, 8, 16)
+SAVING = ("recompute", "available_memory_proportion", "phases")
 LOW_SHARE = 0.2
 """Share of a tile for temporaries where that of the stack leaves too little for the rest."""
 NEAR = 1.05
@@ -327,14 +328,10 @@ class _Search:
             for options in self._savings(size, number):
                 if self._fits(options):
                     yield options
-                    if not self._saved(options):
+                    # Unless something was given up to save memory on so many chips.
+                    if all(options.get(name) in (None, self.given.get(name)) for name in SAVING):
                         return
                     break
-
-    def _saved(self, options: Options) -> bool:
-        """Whether something was given up to save memory on so many chips."""
-        saving = ("recompute", "available_memory_proportion", "phases")
-        return any(options.get(name) not in (None, self.given.get(name)) for name in saving)
 
     def _savings(self, size: int, chips: int) -> Iterator[Options]:
         """Yield options for a micro-batch on so many chips, what costs no time first."""

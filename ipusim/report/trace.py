@@ -103,10 +103,8 @@ def _lane(part: str) -> str:
 
 def _in_turn(report: Report, parts: dict[str, float]) -> Iterator[Span]:
     """Yield micro-batches one after the other, and passes as long as their share of the cycles."""
-    passes = _passes(report)
-    at_once = (
-        isinstance(report.result.terms.schedule, Staged) and report.config.schedule == "grouped"
-    )
+    passes, staged = _passes(report), isinstance(report.result.terms.schedule, Staged)
+    at_once = staged and report.config.schedule == "grouped"
     whole = max(one[2] for one in passes) if at_once else sum(one[2] for one in passes)
     batches = 1 if report.config.phased else report.config.micro_batches
     shown, now = min(batches, DRAWN), 0.0

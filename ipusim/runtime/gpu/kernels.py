@@ -78,8 +78,6 @@ class Kernel:
 
 
 class _Counter:
-    """Counts the kernels of one graph."""
-
     def __init__(self, graph: Graph, stack: GpuStack, mode: str, precision: str) -> None:
         self.graph = graph
         self.stack = stack
@@ -102,11 +100,10 @@ class _Counter:
         self, op: Op, forward: int, backward: int, counts: tuple[int, int] = (1, 1)
     ) -> Iterator[Kernel]:
         """Yield what moves so many elements per direction; 0 elements, no kernel."""
-        for phase, moved, count in zip(
-            ("forward", "backward"), (forward, backward), counts, strict=True
-        ):
-            if moved > 0 and (self.training or phase == "forward"):
-                yield Kernel(op=op.name, phase=phase, bytes=self.size * moved, count=count)
+        if forward > 0:
+            yield Kernel(op=op.name, phase="forward", bytes=self.size * forward, count=counts[0])
+        if backward > 0 and self.training:
+            yield Kernel(op=op.name, phase="backward", bytes=self.size * backward, count=counts[1])
 
     def cast(self, op: Op, weights: int) -> Iterator[Kernel]:
         """Yield the conversion of a float32 weight to float16."""

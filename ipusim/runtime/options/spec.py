@@ -13,7 +13,7 @@ import math
 import operator
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -104,11 +104,6 @@ def _depth(value: Any) -> float:
     return int(number) if number.is_integer() else number
 
 
-def _truth(value: Any) -> bool:
-    known = {"true": True, "false": False, True: True, False: False}
-    return known[value]
-
-
 def _names(value: Any) -> tuple[str, ...]:
     return tuple(value.split()) if isinstance(value, str) else tuple(map(str, value))
 
@@ -117,6 +112,7 @@ def _chips(value: Any) -> tuple[int, ...]:
     return tuple(map(_whole, _names(value) if isinstance(value, str) else value))
 
 
+_TRUTH = {"true": True, "false": False, True: True, False: False}
 COUNT = Kind(_whole, "a whole number, 1 or more", "int", least=1)
 SIZE = Kind(_whole, "a whole number, 0 or more", "int", least=0)
 _FEW_TILES = f"1 to {MAX_IO_TILES} (poptorch allows 32 to {MAX_IO_TILES})"
@@ -127,7 +123,7 @@ SECONDS = Kind(_real, "seconds, 0 or more", "float", least=0)
 SHARE = Kind(_real, "a share above 0 and up to 1", "float", above=0, most=1)
 NAME = Kind(str, "a name", "str")
 KINDS = {
-    "bool": Kind(_truth, "true or false", "bool"),
+    "bool": Kind(_TRUTH.__getitem__, "true or false", "bool"),
     "int": COUNT,
     "tuple[str, ...]": Kind(_names, "a list of names", "list of str"),
     "tuple[int, ...]": Kind(
@@ -207,7 +203,6 @@ def _option(meaning: str, default: Any = None, **facts: Any) -> Any:
 
 
 def _training(meaning: str, default: Any = None, **facts: Any) -> Any:
-    """Declare an option that only training has."""
     return _option(meaning, default, mode="training", **facts)
 
 
@@ -477,12 +472,11 @@ class RunConfig:
         return Sharding(self.sharding_domain, self.least_sharded_elements)
 
 
-def _declared(name: str, kind: str, facts: Mapping[str, Any]) -> Option:
-    return Option(name=name, **{"kind": KINDS.get(kind.removesuffix(" | None"), NAME)} | facts)
-
-
 OPTIONS: dict[str, Option] = {
-    one.name: _declared(one.name, one.type, one.metadata) for one in fields(RunConfig)
+    one.name: Option(
+        name=one.name, **{"kind": KINDS.get(one.type.removesuffix(" | None"), NAME)} | one.metadata
+    )
+    for one in fields(RunConfig)
 }
 """Every option of a run by its name."""
 

@@ -204,6 +204,10 @@ def verdicts(
         costs = left_out_costs(run, samples)
         asked[run] = {tier: request_for(run, tier, costs=costs) for tier in (*TIERS, *more)}
     engine.prepare(request for own in asked.values() for request in own.values())
+    reports = {
+        run: {tier: engine.answer(request) for tier, request in own.items()}
+        for run, own in asked.items()
+    }
     lines = []
     for row in chosen:
         line = {name: getattr(row, name, "") for name in _ROW_COLUMNS}
@@ -212,8 +216,7 @@ def verdicts(
         line |= {"verdict": "", "status": NOT_MODELLED, "note": _note(row, fitted), "parts": ""}
         line |= _run_cells(row, fitted) | dict.fromkeys(more, math.nan)
         if not row.not_modelled:
-            reports = {tier: engine.answer(request) for tier, request in asked[row.run].items()}
-            line |= _predicted_line(row, reports, fitted)
+            line |= _predicted_line(row, reports[row.run], fitted)
         lines.append(line)
     kinds = dict.fromkeys((*numbers, *more), float) | dict.fromkeys(RUN_COUNTS, "Int64")
     return pd.DataFrame(lines).astype(kinds)

@@ -153,7 +153,10 @@ def _contributions(plan: PhasePlan) -> list[Contribution]:
         result.append((part, "store", [_streaming_s(plan, size) for size in stores]))
         if plan.config.io_tiles:
             moved = [sum(both) for both in zip(loads, stores, strict=True)]
-            result.append((part, "blocking", [_tile_copy_s(plan, size) for size in moved]))
+            # Between the tiles for transfers and the others.
+            chip = plan.config.system.chip
+            rate = plan.config.io_tiles * chip.exchange_bytes_per_cycle * chip.clock_hz
+            result.append((part, "blocking", [size / rate for size in moved]))
     if plan.in_phase and plan.state_off_chip:
         both_ways = 2 * _streaming_s(plan, 1)
         result.append((STATE_PART, after, _by_number(plan, plan.update.state_bytes, both_ways)))
@@ -185,12 +188,6 @@ def _by_number(plan: PhasePlan, amounts: dict[str, int], each_s: float) -> list[
 def _streaming_s(plan: PhasePlan, size: int) -> float:
     """Seconds to move bytes between a chip and Streaming Memory, at the rate of its own link."""
     return size / plan.config.system.buffer_link_bytes_per_s_per_ipu
-
-
-def _tile_copy_s(plan: PhasePlan, size: int) -> float:
-    """Seconds to copy bytes between the tiles for transfers and the others."""
-    chip = plan.config.system.chip
-    return size / (plan.config.io_tiles * chip.exchange_bytes_per_cycle * chip.clock_hz)
 
 
 def _update_streams_s(plan: PhasePlan) -> dict[str, float]:

@@ -19,6 +19,9 @@ from ipusim.workload.training import ACCUMULATOR_SUFFIX
 COMPUTED = ("activations", "inputs")
 """Kinds of tensors that are not kept from one step to the next."""
 
+KINDS = {"parameter": "weights", "state": "weights", "input": "inputs"}
+"""Kinds of tensors by their role, but for sums of gradients; others are activations."""
+
 ADJACENT = 2
 """Phases over which a tensor stays on the chip, whether chips take turns or not."""
 
@@ -136,9 +139,12 @@ def held_tensors(
                 changed.setdefault(stored_as(graph, name), set()).add(number)
     result = []
     for name, numbers in used.items():
-        kind = _kind(graph, name)
-        if kind is None or name in graph.streamed:
+        role = tensors[name].role
+        if role == "constant" or name in graph.streamed:
             continue
+        kind = KINDS.get(role, "activations")
+        if role == "state" and name.endswith(ACCUMULATOR_SUFFIX):
+            kind = "accumulators"
         for chip in range(chips):
             own = {number for number in numbers if number % chips == chip}
             edits = {number for number in changed.get(name, ()) if number % chips == chip}
@@ -220,10 +226,3 @@ def _summed(graph: Graph) -> frozenset[str]:
         if producer is not None and producer.function in ("add", "concat"):
             waiting.extend(producer.inputs)
     return frozenset(found)
-
-
-def _kind(graph: Graph, name: str) -> str | None:
-    role = graph.tensors[name].role
-    if role == "state":
-        return "accumulators" if name.endswith(ACCUMULATOR_SUFFIX) else "weights"
-    return {"parameter": "weights", "constant": None, "input": "inputs"}.get(role, "activations")
