@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,13 +128,11 @@ NUMBERS: dict[str, Callable[[Report], Any]] = {
     "latency_ms": lambda report: 1e3 * report.latency.value,
     "latency_low80_ms": lambda report: _scaled(report.latency.low80, 1e3),
     "latency_high80_ms": lambda report: _scaled(report.latency.high80, 1e3),
-    "throughput_items_per_s": lambda report: report.throughput.value,
+    "throughput_items_per_s": attrgetter("throughput.value"),
     "throughput_low80_items_per_s": lambda report: _scaled(report.throughput.low80),
     "throughput_high80_items_per_s": lambda report: _scaled(report.throughput.high80),
-    "power_w": lambda report: report.power.value,
-    "cycles_per_step": lambda report: report.cycles_per_step,
-    "fits": lambda report: report.fits,
-    "peak_tile_bytes": lambda report: report.peak_tile_bytes,
+    "power_w": attrgetter("power.value"),
+    **{name: attrgetter(name) for name in ("cycles_per_step", "fits", "peak_tile_bytes")},
 }
 """What a row says of a run."""
 

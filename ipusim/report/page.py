@@ -45,10 +45,11 @@ def write(report: Report, path: Path) -> Path:
     """Write the page of a report, whole or not at all."""
     layers = report.layers
     share = 100.0 * layers["cycles"] / max(1, layers["cycles"].sum())
+    drawn = {name: figure_bytes(one, "svg").decode() for name, one in figures(report).items()}
     page = template("report.html.j2").render(
         report=report,
         lines=[pair for pair in report.summary() if pair[0] != "verdict"],
-        figures={name: _svg(figure) for name, figure in figures(report).items()},
+        figures={name: Markup(svg[svg.index("<svg") :]) for name, svg in drawn.items()},
         layers=layers.assign(time_percent=share).nlargest(SHOWN, "cycles").to_dict("records"),
         count=len(layers),
         line=advice.line("simulate", report.asked) if report.asked else "",
@@ -62,11 +63,6 @@ def figures(report: Report) -> dict[str, Figure]:
     rates = {"parts": parts_figure, "roofline": roofline_figure} if report.runs else {}
     always = {"liveness": liveness_figure, "tiles": tile_figure, "timeline": timeline_figure}
     return {name: draw(report) for name, draw in (rates | always).items()}
-
-
-def _svg(figure: Figure) -> Markup:
-    svg = figure_bytes(figure, "svg").decode()
-    return Markup(svg[svg.index("<svg") :])
 
 
 @contextmanager

@@ -364,15 +364,14 @@ class Report:
         What is not known, such as the rates of a run that does not fit, is None.
         """
         ends = {"latency_s": self.latency, "throughput_items_per_s": self.throughput}
+        rates = {name: one.value for name, one in ends.items()}
+        rates |= {"power_w": self.power.value, "energy_per_item_j": self.energy_per_item_j}
         return {
             "model": self.model,
             "system": self.system,
             "chip": self.chip,
             "cycles_per_step": self.cycles_per_step,
-            "latency_s": _known(self.latency.value),
-            "throughput_items_per_s": _known(self.throughput.value),
-            "power_w": _known(self.power.value),
-            "energy_per_item_j": _known(self.energy_per_item_j),
+            **{name: None if math.isnan(rate) else rate for name, rate in rates.items()},
             "fits": self.fits,
             "peak_tile_bytes": self.peak_tile_bytes,
             "used_tile_bytes": self.used_tile_bytes,
@@ -464,10 +463,6 @@ class Report:
         phases, kinds = self._where().values()
         bars = {"Device time by phase": phases, "Device time by operation, the largest": kinds}
         return template("summary.html.j2").render(summary=self.summary(), bars=bars)
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ documents has a line. Claims that compare two machines stand in ``data/runs/clai
 
 import math
 from dataclasses import dataclass
-from functools import reduce
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -90,14 +90,6 @@ def _of_hardware() -> list[dict[str, Any]]:
     return lines.to_dict("records")
 
 
-def _value(answer: Answer) -> float:
-    """Return what the machine model, or a network of the zoo, says of a claim."""
-    subject: Any = (
-        load_system(answer.derived) if answer.derived else zoo.load(answer.network).graph(1)
-    )
-    return answer.scale * float(reduce(getattr, answer.attribute.split("."), subject))
-
-
 def _answered(answer: Answer, printed: str, known: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Return how a claim is answered, its verdict and a note."""
     if answer.row:
@@ -106,7 +98,10 @@ def _answered(answer: Answer, printed: str, known: dict[str, dict[str, Any]]) ->
     if answer.taken_over:
         return {"answer": TAKEN_OVER, "verdict": "", "note": "put into the model, so no test"}
     if answer.attribute:
-        value = _value(answer)
+        # what the machine model, or a network of the zoo, says
+        name, network = answer.derived, answer.network
+        subject = load_system(name) if name else zoo.load(network).graph(1)
+        value = answer.scale * float(attrgetter(answer.attribute)(subject))
         error = error_percent(value, float(printed))
         note = f"{value:,.4g}, {error:+.1f} %" if math.isfinite(error) else f"{value:,.4g}"
         return {"answer": DERIVED, "verdict": verdict_of(value, float(printed)), "note": note}

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from ipusim.report import Report
 from ipusim.study.breakdown import by_group
 from ipusim.study.qwant.study import latency_rows, report_for
 
@@ -23,28 +22,23 @@ def latency_parts(batch_sizes: Sequence[int], **changes: str) -> pd.DataFrame:
     lines = []
     for row in latency_rows(batch_sizes, **changes):
         report = report_for(row.run.micro_batch or 1, **changes)
-        parts = _parts_ms(report)
+        kinds = report.layers["kind"]
+        work = kinds.where(kinds.isin(_COMPUTE), "other")
+        device, io = 1e-3 * by_group(report.layers, work).set_index("group"), report.result.io
+        parts = {
+            "host_work_ms": 1e3 * io.work_s,
+            "transfers_ms": 1e3 * io.exposed_s,
+            "sync_ms": device["sync_us"].sum(),
+            "exchange_ms": device["exchange_us"].sum(),
+            "copies_ms": device["copy_us"].sum(),
+            **{f"{kind}_compute_ms": device["compute_us"].get(kind, 0.0) for kind in _COMPUTE},
+        }
         total = 1e3 * report.result.latency_s
         # rounded: a difference of sums, else noise would be printed
         waiting = round(max(0.0, total - sum(parts.values())), 9)
         whole = {"waiting_ms": waiting, "latency_ms": total, "published_ms": row.value}
         lines.append({"batch_size": row.run.items_per_step} | parts | whole)
     return pd.DataFrame(lines)
-
-
-def _parts_ms(report: Report) -> dict[str, float]:
-    """Return the parts of one step, which add up to its latency."""
-    kinds = report.layers["kind"]
-    work = kinds.where(kinds.isin(_COMPUTE), "other")
-    device, io = 1e-3 * by_group(report.layers, work).set_index("group"), report.result.io
-    return {
-        "host_work_ms": 1e3 * io.work_s,
-        "transfers_ms": 1e3 * io.exposed_s,
-        "sync_ms": device["sync_us"].sum(),
-        "exchange_ms": device["exchange_us"].sum(),
-        "copies_ms": device["copy_us"].sum(),
-        **{f"{kind}_compute_ms": device["compute_us"].get(kind, 0.0) for kind in _COMPUTE},
-    }
 
 
 def block_profiles(micro_batches: Sequence[int], **changes: str) -> pd.DataFrame:

@@ -155,20 +155,7 @@ def _draw(count: int, generator: np.random.Generator, options: PeakOptions) -> P
     noise = np.sqrt(level + options.read_noise**2)
     reduced = counts - estimate
     reduced[reduced < options.threshold_sigmas * noise] = 0
-    return _crop(reduced, counts, column, row, height, second, margin)
-
-
-def _crop(
-    reduced: np.ndarray,
-    counts: np.ndarray,
-    column: np.ndarray,
-    row: np.ndarray,
-    height: np.ndarray,
-    second: np.ndarray,
-    margin: int,
-) -> Peaks:
-    """Centre crops on the detected pixel and drop those that found something else."""
-    count, size, _ = reduced.shape
+    # Crops are centred on the detected pixel; those that found something else are dropped.
     first, side = size // 2 - margin - 1, 2 * margin + 1
     near = reduced[:, first:-first, first:-first]
     smooth = sliding_window_view(near, (3, 3), axis=(1, 2)).sum(axis=(3, 4))  # whole, so exact
@@ -176,8 +163,9 @@ def _crop(
     every = sliding_window_view([reduced, counts], (CROP_SIZE, CROP_SIZE), axis=(2, 3))
     crops, raw = every[:, np.arange(count), found_row, found_column]
     centres = np.stack([column[:, 0, 0] - found_column, row[:, 0, 0] - found_row], axis=1)
-    middle = CROP_SIZE // 2
-    kept = (np.abs(centres - middle) < 1).all(axis=1) & (crops[:, middle, middle] > 0)
+    detected = CROP_SIZE // 2
+    near_it = (np.abs(centres - detected) < 1).all(axis=1)
+    kept = near_it & (crops[:, detected, detected] > 0)
     return Peaks(
         crops=crops[kept].astype(np.float32),
         centres=centres[kept],

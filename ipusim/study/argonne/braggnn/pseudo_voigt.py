@@ -65,25 +65,23 @@ class _Peak:
         )
 
 
-def fit_centre(patch: np.ndarray) -> tuple[float, float]:
-    """Fit height, centre, two half widths, turn, mixing and background to one patch (size, size).
-
-    Levenberg-Marquardt of MINPACK through scipy, with analytic derivatives. Returns column and row
-    in pixels of the patch, at most a pixel outside it; the middle of an empty patch.
-    """
-    size = patch.shape[0]
-    if not patch.any():
-        return (size - 1) / 2, (size - 1) / 2
-    peak = _Peak(patch)
-    limits = {"xtol": _TOLERANCE, "ftol": _TOLERANCE, "max_nfev": _EVALUATIONS}
-    fitted = least_squares(peak.residuals, peak.start(), jac=peak.jacobian, method="lm", **limits)
-    column, row = np.clip(fitted.x[1:3], -1.0, float(size))
-    return float(column), float(row)
-
-
 def fit_centres(patches: np.ndarray) -> np.ndarray:
-    """Fit patches (count, 1, size, size) one by one; return centres (count, 2) in pixels."""
-    return np.array([fit_centre(patch) for patch in patches.astype(float)[:, 0]])
+    """Fit height, centre, two half widths, turn, mixing and background to each patch.
+
+    Levenberg-Marquardt of MINPACK through scipy, with analytic derivatives. Patches are (count, 1,
+    size, size). Returns centres (count, 2) in pixels of the patch, column first, at most a pixel
+    outside it; the middle of an empty patch.
+    """
+    size = patches.shape[-1]
+    centres = np.full((len(patches), 2), (size - 1) / 2)
+    limits = {"xtol": _TOLERANCE, "ftol": _TOLERANCE, "max_nfev": _EVALUATIONS}
+    for place, patch in enumerate(patches.astype(float)[:, 0]):
+        if patch.any():
+            peak = _Peak(patch)
+            how = {"jac": peak.jacobian, "method": "lm", **limits}
+            fitted = least_squares(peak.residuals, peak.start(), **how)
+            centres[place] = np.clip(fitted.x[1:3], -1.0, float(size))
+    return centres
 
 
 def centroids(patches: np.ndarray) -> np.ndarray:
