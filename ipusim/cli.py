@@ -512,7 +512,6 @@ def _shown(path: Path) -> str:
 
 
 def _refused(message: str) -> int:
-    """Say in one sentence what is wrong."""
     click.echo(f"ipusim: {' '.join(message.split())}", err=True)
     return EXIT_BAD_INPUT
 

@@ -142,7 +142,6 @@ def _share(report: Report, *parts: str) -> float:
 
 
 def _host(report: Report) -> Iterator[Finding]:
-    """Transfers with the host."""
     io, config = report.result.io, report.config
     items = config.items
     share = _share(report, "transfers", "host work")
@@ -171,7 +170,6 @@ def _fixed(report: Report) -> Iterator[Finding]:
 
 
 def _waits(report: Report) -> Iterator[Finding]:
-    """What chips wait for."""
     replicated = "fewer, larger updates (gradient_accumulation)"
     for part, text in {
         "waiting for the host": "the host is the bound: more instances, fewer replicas each, or "
@@ -188,7 +186,6 @@ def _waits(report: Report) -> Iterator[Finding]:
 
 
 def _chip(report: Report) -> Iterator[Finding]:
-    """What the tiles do."""
     config, layers = report.config, report.layers
     cycles = max(1, layers["cycles"].sum())
     device = _share(report, "device")

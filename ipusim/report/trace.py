@@ -57,7 +57,6 @@ def events(report: Report) -> Iterator[Event]:
 
 
 def _stage_lanes(report: Report) -> list[str]:
-    """Return a lane per stage or phase."""
     ipus = [stage.ipu for stage in report.result.stages] or [0]
     return [f"stage {stage} on IPU {ipu}" for stage, ipu in enumerate(ipus)]
 

@@ -145,7 +145,6 @@ def _terms(compiled: Compiled, config: RunConfig) -> tuple[Replica, HostIo, Term
 
 
 def _replica(compiled: Compiled, config: RunConfig) -> Replica:
-    """Return what the chips of a replica do in a step."""
     if config.phased:
         from ipusim.runtime.replica.phases.replica import phased_replica  # few runs have phases
 

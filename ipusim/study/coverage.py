@@ -63,7 +63,6 @@ def load_answers(study: str) -> dict[str, Answer]:
 
 
 def _of_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the lines of the tables' rows."""
     rows = rows_by_id()
     lines = frame[["study", "row_id", "unit", "verdict", "note"]].assign(
         kind=frame["table"],
@@ -75,7 +74,6 @@ def _of_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _of_hardware() -> list[dict[str, Any]]:
-    """Return the lines of the slides' hardware tables."""
     frame = machine_frame()
     taken = frame["note"].str.contains("taken over")
     derived = frame["verdict"].ne("").map({True: DERIVED, False: OPEN})

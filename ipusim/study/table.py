@@ -185,7 +185,6 @@ def _matching(pattern: str, name: str) -> re.Match[str] | None:
 
 
 def _shown_columns(frame: pd.DataFrame, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the columns to show, with their headings."""
     groups = read_tables(HEADINGS_FILE)["groups"]
     whole = (groups[name[1:]] if name.startswith("@") else [name] for name in columns)
     for column in (name for group in whole for name in group):

@@ -206,7 +206,6 @@ def _saved_verdict(out: Path, files: Iterable[str]) -> Verdict | None:
 
 
 def _write_index(out: Path, states: Mapping[Study, State], frame: pd.DataFrame | None) -> None:
-    """Write the start page from what is in the folder."""
     cards = [
         Card(study, state, _saved_verdict(out, state.files)) for study, state in states.items()
     ]

@@ -66,7 +66,6 @@ def table_frame(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
 
 
 def _family_line(name: str, group: pd.DataFrame) -> str:
-    """Say what the values of a family come to, in a line."""
     verdict = verdict_on([group])
     if not verdict.counted:
         return f"{name}: no value that is a test"

@@ -164,7 +164,6 @@ def _contributions(plan: PhasePlan) -> list[Contribution]:
 
 
 def _compute(plan: PhasePlan) -> tuple[Work, ...]:
-    """Return what every phase computes in one pass."""
     clock = plan.cut.chip.clock_hz
     result = [Work(seconds=0.0, exchanges=0, clock_hz=clock) for _ in range(plan.count)]
     for numbers, works in zip((plan.forward, plan.backward), plan.cut.works, strict=True):
