@@ -19,11 +19,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ipusim import cli
+from ipusim.drawing import drawn
 from ipusim.files import write_bytes, write_text
 from ipusim.look import figure_bytes
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.catalogue import load_spec
-from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, run_notebook
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence

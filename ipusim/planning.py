@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ipusim.api import names_options, simulate, split_onnx
 from ipusim.compiler.memory import least_bytes
 from ipusim.errors import ConfigError, WorkloadError
+from ipusim.files import read_tables
 from ipusim.report import Report
 from ipusim.report.advice import PLANNED, command, misfit, python
 from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job, graphs
@@ -100,28 +101,15 @@ class Plan:
 
     def figure(self) -> Figure:
         """Draw latency against throughput of every way; those beaten by no other are joined."""
-        from ipusim.look import OKABE_ITO, sheet
+        from ipusim.drawing import drawn
 
-        rates = ["latency_ms", "throughput_items_per_s"]
-        colours = ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
-        looks = itertools.cycle(zip(colours, "os^Dv<>", strict=True))
-        with sheet(6.4, 4.0, legend=0) as (figure, (axis,)):
-            axis.scatter(*self.frame[rates].to_numpy().T, s=14, color="#BBBBBB", label="fits")
-            for (chips, group), (colour, marker) in zip(
-                self.pareto.groupby("chips"), looks, strict=False
-            ):
-                label = f"{chips} IPU{'s' * (chips > 1)}, beaten by no other"
-                points = group.sort_values("latency_ms")[rates].to_numpy().T
-                axis.plot(*points, marker=marker, color=OKABE_ITO[colour], label=label)
-            axis.set(
-                xscale="log",
-                yscale="log",
-                xlabel="step, ms" if self.mode == "training" else "latency, ms",
-                ylabel="throughput, items/s",
-                title=f"{self.model} on {self.system}, {self.mode}",
-            )
-            axis.legend(fontsize="small")
-        return figure
+        figures = read_tables("figures.toml")
+        title = f"{self.model} on {self.system}, {self.mode}"
+        time = "step, ms" if self.mode == "training" else "latency, ms"
+        plural = ["s" * (chips > 1) for chips in self.pareto["chips"]]
+        pareto = self.pareto.assign(s=plural).sort_values(["chips", "latency_ms"])
+        tables = {"frame": self.frame.assign(title=title, time=time), "pareto": pareto}
+        return drawn(figures["plan"], tables, figures["looks"])
 
 
 @names_options

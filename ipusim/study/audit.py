@@ -13,7 +13,7 @@ from ipusim.errors import check_name
 from ipusim.files import read_tables
 from ipusim.machine.system import load_system, system_names
 from ipusim.study.data.published import PublishedRow, by_metric, frame_of, load_rows
-from ipusim.study.view import view
+from ipusim.view import view
 
 FILE = "audits.toml"
 CLOCK_TOLERANCE = 0.10

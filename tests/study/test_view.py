@@ -5,7 +5,7 @@ import pytest
 
 from ipusim.errors import StudyError
 from ipusim.study import book
-from ipusim.study.view import NAMED, values, view
+from ipusim.view import NAMED, values, view
 
 FRAME = pd.DataFrame({"kind": ["a", "b", "a"], "x": [1.0, 2.0, 4.0]})
 

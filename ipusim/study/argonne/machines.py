@@ -13,7 +13,7 @@ from ipusim.files import read_records, read_tables
 from ipusim.machine import load_system
 from ipusim.machine.system import System
 from ipusim.study.verdicts.errors import error_percent, verdict_of
-from ipusim.study.view import values, view
+from ipusim.view import values, view
 
 CHIP_SYSTEM = "Bow-2000"
 GOOD = "Good computer"

@@ -16,7 +16,7 @@ from ipusim.study.book.outputs import save_figure, save_table
 from ipusim.study.book.parameters import checked
 from ipusim.study.table import DEFAULT_DIGITS, FoldedTable, Table
 from ipusim.study.verdicts.summary import Verdict, verdict_on
-from ipusim.study.view import view
+from ipusim.view import view
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +77,7 @@ class Page:
         """Show a table and save the data behind it as ``tables/<name>.csv``.
 
         The study's ``tables`` in data/studies give caption, columns and digits by name, which
-        lines to show and more columns (`ipusim.study.view`), and in ``fold`` the column that
+        lines to show and more columns (`ipusim.view`), and in ``fold`` the column that
         divides a long one. `words` fill the braces of the caption, where ``{rows}`` is the number
         of lines. An UnknownNameError if the study has no such table, a StudyError if the file
         cannot be written.
@@ -98,11 +98,11 @@ class Page:
         """Show a figure and save it as ``figures/<name>.png`` and ``.svg``.
 
         The study's ``figures`` in data/studies say by name in words what it shows, with `words` in
-        their braces, and how a table, or several by name, are drawn (`ipusim.study.book.drawing`).
+        their braces, and how a table, or several by name, are drawn (`ipusim.drawing`).
         An UnknownNameError if the study has no such figure, a StudyError if there is nothing to
         draw, a column is missing, or the files cannot be written.
         """
-        from ipusim.study.book.drawing import drawn  # matplotlib takes half a second to import
+        from ipusim.drawing import drawn  # matplotlib takes half a second to import
 
         spec = self._named("figures", name)
         if isinstance(data, pd.DataFrame | Mapping):

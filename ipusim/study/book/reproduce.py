@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 import ipusim
 from ipusim import files
+from ipusim.drawing import drawn
 from ipusim.errors import IpuSimError, StudyError
 from ipusim.files import hold, write_bytes, write_text
 from ipusim.kernel_cache import files_digest, source_digest
@@ -28,7 +29,6 @@ from ipusim.study.book.catalogue import (
     parameter_values,
     select_studies,
 )
-from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, run_notebook
 from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook

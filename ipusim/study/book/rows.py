@@ -14,7 +14,7 @@ from ipusim.study.table import HEADINGS_FILE, heading
 from ipusim.study.verdicts.compare import RUN_COLUMNS
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT, VERDICTS, errors_of
 from ipusim.study.verdicts.summary import counted_rows
-from ipusim.study.view import view
+from ipusim.view import view
 
 NO_TEST, NOT_PREDICTED = "no test of their own", "not predicted"
 """Which values are not counted as hits or misses: restated or fitted ones, and those without."""

@@ -31,7 +31,7 @@ from ipusim.study.verdicts.errors import (
 )
 from ipusim.study.verdicts.intervals import coverage_table
 from ipusim.study.verdicts.summary import classes
-from ipusim.study.view import values, view
+from ipusim.view import values, view
 
 FILE = "studies/fidelity.toml"
 

@@ -12,7 +12,7 @@ from ipusim.study.predict import report_of
 from ipusim.study.tamu.memory import RESNET_RUN, at_micro_batch
 from ipusim.study.tamu.scaling import run_at
 from ipusim.study.tamu.study import STUDY, TENSORFLOW_SERIES
-from ipusim.study.view import values
+from ipusim.view import values
 
 
 def parts_by_ipus(

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-HIT_PERCENT = 10.0
-NEAR_PERCENT = 25.0
+from ipusim.view import HIT_PERCENT, NEAR_PERCENT
+
 VERDICTS = ("hit", "near", "miss")
 RATE_METRICS = ("throughput", "throughput_epoch1")
 """Metrics that are judged as printed and by their time."""

@@ -280,8 +280,10 @@ def test_supersteps_are_drawn_from_the_trace(report):
 
 
 def test_the_trace_is_covered_from_end_to_end(report):
-    figure = bsp_figures.execution_trace(report, title="a step", bins=20)
-    _, lower = figure.axes
+    tables = bsp_figures.execution_trace(report, bins=20)
+    upper, lower = book.open("argonne").figure("bragg_trace", tables).figure.axes
+    drawn = sum(bar.get_width() for bar in upper.patches)
+    assert drawn == pytest.approx(report.layers.query("phase != 'update'")["time_us"].sum())
     heights = np.zeros(20)
     for container in lower.containers:
         heights += [patch.get_height() for patch in container]

@@ -16,7 +16,7 @@ from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import PREDICTED
 from ipusim.study.verdicts.intervals import coverage_table
 from ipusim.study.verdicts.summary import verdict_on
-from ipusim.study.view import view
+from ipusim.view import view
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from ipusim.study.verdicts.compare import (
     tier_summary,
     verdict_of,
 )
-from ipusim.study.view import NAMED
+from ipusim.view import NAMED
 
 TOO_SLOW = 0.95
 PARTS = (

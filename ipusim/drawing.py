@@ -1,18 +1,19 @@
-"""Figures as data/studies describe them: panels of marks over the columns of tables.
+"""Figures as data describe them: panels of marks over the columns of tables.
 
 A figure has a ``size`` in inches (``each`` is added for a panel's width and a line's height), its
 ``panels`` or one for each value of the column ``across`` or ``down``, in so many ``columns``, and a
 ``legend``: how many entries stand side by side, or a place in the panel (`_legend`); a ``heading``
 stands above all, ``places`` make drawings without axes of the panels. A panel has a ``title``, the
-axes ``x`` and ``y``, and ``marks``. A mark is named by its first key (`_MARKS`), which lists
-columns, expressions of columns as `pandas.DataFrame.eval` reads them, numbers, or texts with
-columns in braces; ``place`` counts the lines of the panel, ``@hit`` and ``@near`` are the bands of
-verdicts, and a star stands for its ``column``; what has no number is not drawn. ``only`` selects
-lines by such an expression, ``sort`` orders them and ``with`` adds columns (of a mark, or of the
-first table of the figure or panel), ``of`` (of a mark, a panel or an axis) another table than the
-first, ``once`` one line for each value; ``by`` draws the values of a column apart, each in its own
-of the ``looks``, and those of ``apart`` again within each; ``like`` names a kind of number
-(data/looks.toml). All else are options of matplotlib, with colours of the palette.
+axes ``x`` and ``y`` (``minor`` names the small ticks of one in ``log``), and ``marks``. A mark is
+named by its first key (`_MARKS`), which lists columns, expressions of columns as
+`pandas.DataFrame.eval` reads them, numbers, or texts with columns in braces; ``place`` counts the
+lines of the panel, ``@hit`` and ``@near`` are the bands of verdicts, and a star stands for its
+``column``; what has no number is not drawn. ``only`` selects lines by such an expression, ``sort``
+orders them and ``with`` adds columns (of a mark, or of the first table of the figure or panel),
+``of`` (of a mark, a panel or an axis) another table than the first, ``once`` one line for each
+value; ``by`` draws the values of a column apart, each in its own of the ``looks``, and those of
+``apart`` again within each; ``like`` names a kind of number (data/looks.toml). All else are options
+of matplotlib, with colours of the palette.
 """
 
 import itertools
@@ -31,11 +32,11 @@ from matplotlib.ticker import NullFormatter, NullLocator, StrMethodFormatter
 from ipusim.errors import StudyError, unknown_name
 from ipusim.look import OKABE_ITO, coloured, shared_looks, sheet
 from ipusim.machine.system import load_system
-from ipusim.study.view import NAMED, values, view, words
+from ipusim.view import NAMED, values, view, words
 
 Spec = Mapping[str, Any]
 Tables = Mapping[str, pd.DataFrame]
-_SHEET = ("last", "places", "sharex", "sharey", "width_ratios")
+_SHEET = ("last", "places", "sharex", "sharey", "width_ratios", "height_ratios")
 _OWN = ("of", "only", "sort", "with", "once", "by", "apart", "looks", "like")
 """Keys of a mark that are no options of matplotlib."""
 _INK = "#22262B"
@@ -178,7 +179,8 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
         getattr(axis, f"set_{side}scale")("log")
         line = getattr(axis, f"{side}axis")
         line.set_major_formatter(StrMethodFormatter(f"{{x:,.12g}}{spec.get('unit', '')}"))
-        line.set_minor_formatter(NullFormatter())
+        if not spec.get("minor"):
+            line.set_minor_formatter(NullFormatter())
         if ticks:
             line.set_minor_locator(NullLocator())
     if ticks is not None:
@@ -316,6 +318,7 @@ def _arrows(axis: Axes, x: Any, y: Any, end: Any) -> None:
 _MARKS: dict[str, Callable[..., object]] = {
     "line": Axes.plot,
     "points": lambda axis, x, y, **look: axis.plot(x, y, **look | {"linestyle": "none"}),
+    "dots": lambda axis, x, y, size, **look: axis.scatter(x, y, s=size, **look),
     "step": Axes.step,
     "upright": lambda axis, x, low, high, **look: axis.plot([x, x], [low, high], **look),
     "levels": lambda axis, start, end, y, **look: axis.plot([start, end], [y, y], **look),

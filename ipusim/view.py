@@ -7,7 +7,10 @@ import numpy as np
 import pandas as pd
 
 from ipusim.errors import StudyError
-from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
+
+HIT_PERCENT = 10.0
+NEAR_PERCENT = 25.0
+"""Errors up to which a prediction is called a hit, or near."""
 
 NAMED = {
     "hit": HIT_PERCENT,
