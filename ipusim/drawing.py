@@ -347,8 +347,5 @@ _MARKS: dict[str, Callable[..., object]] = {
         pd.Series(value.to_numpy(), [row, column]).unstack(), **look
     ),
 }
-_TOGETHER: dict[str, Callable[..., object]] = {
-    "equal": _equal,
-    "stack": _stack,
-}
+_TOGETHER: dict[str, Callable[..., object]] = {"equal": _equal, "stack": _stack}
 """Marks that are no plot of values: they draw all lines of a table at once."""

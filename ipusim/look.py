@@ -15,20 +15,10 @@ PNG_DPI = 150
 _SVG_SALT = "ipusim"
 """What matplotlib makes its ids of, so that they are the same in every run."""
 
-OKABE_ITO = {
-    "black": "#000000",
-    "orange": "#E69F00",
-    "sky": "#56B4E9",
-    "green": "#009E73",
-    "yellow": "#F0E442",
-    "blue": "#0072B2",
-    "vermilion": "#D55E00",
-    "purple": "#CC79A7",
-    "grey": "#8A8F98",
-}
-"""The palette of Okabe and Ito (2008), which people with any colour vision can tell apart."""
-
 LOOKS_FILE = "looks.toml"
+
+OKABE_ITO: dict[str, str] = read_tables(LOOKS_FILE)["palette"]
+"""The palette, which people with any colour vision can tell apart."""
 
 
 def shared_looks(kind: str) -> dict[str, dict[str, Any]]:

@@ -394,10 +394,7 @@ class Report:
         rates = [
             ("latency", f"{digits(1e3 * self.latency.value)} ms" + self.latency.ends(within, 1e3)),
             ("throughput", f"{self.throughput.value:,.1f} items/s" + self.throughput.ends(within)),
-            (
-                "power",
-                f"{digits(self.power.value)} W, {digits(self.energy_per_item_j)} J per item",
-            ),
+            ("power", f"{digits(self.power.value)} W, {digits(self.energy_per_item_j)} J per item"),
         ]
         return [
             *([] if self.fits else [("verdict", self.verdict)]),

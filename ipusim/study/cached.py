@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ipusim.compiler.program_cache import keep_programs, keeps_programs, rewritten
-from ipusim.kernel_cache import (
-    PREDICTING_SOURCES,
-    kept_path,
-    read_kept,
-    state_digest,
-    write_kept,
-)
+from ipusim.kernel_cache import PREDICTING_SOURCES, kept_path, read_kept, state_digest, write_kept
 from ipusim.runtime.compile import keeping_all
 from ipusim.runtime.terms import Line
 from ipusim.workers import Workers

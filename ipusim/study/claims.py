@@ -18,7 +18,6 @@ import pandas as pd
 from ipusim.api import simulate
 from ipusim.errors import DataError
 from ipusim.files import read
-from ipusim.report import Report
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.published import PublishedRow, load_claims, rows_by_id
 from ipusim.study.data.runs import load_run
@@ -220,7 +219,15 @@ class Sides:
         if kind == "run":
             run = load_run(options.pop("run"))
             options = {"model": run.model, **run.options(), **options}
-        return _of_report(simulate(**options, as_if_it_fits=True), program)
+        report = simulate(**options, as_if_it_fits=True)
+        rate, name = report.throughput, f"{report.chip}, modelled"
+        common = {"chips": report.config.active_ipus, "fits": report.fits, "name": name}
+        # Its program alone, and a run without an interval, are exact.
+        if program:
+            return around(report.config.replicas / report.program_s, **common)
+        if rate.low80 is None or rate.high80 is None:
+            return around(rate.value, **common)
+        return Side(value=rate.value, low80=rate.low80, high80=rate.high80, **common)
 
     def _gpu_row(self, row_id: str) -> Side:
         """Return a published GPU row, which is a measurement and counts as exact."""
@@ -259,18 +266,6 @@ def around(value: float, factors: tuple[float, float] = (1.0, 1.0), **given: Any
     """Return a side whose interval is from factors on its value, by default exact."""
     low, high = factors
     return Side(value=value, low80=low * value, high80=high * value, **given)
-
-
-def _of_report(report: Report, program: bool) -> Side:
-    """Return a simulated IPU run; its program alone, and a run without an interval, are exact."""
-    name = f"{report.config.system.chip.name}, modelled"
-    common = {"chips": report.config.active_ipus, "fits": report.fits, "name": name}
-    if program:
-        return around(report.config.replicas / report.program_s, **common)
-    rate = report.throughput
-    if rate.low80 is None or rate.high80 is None:
-        return around(rate.value, **common)
-    return Side(value=rate.value, low80=rate.low80, high80=rate.high80, **common)
 
 
 def _of_row(row: PublishedRow, line: Mapping[str, Any]) -> Side:

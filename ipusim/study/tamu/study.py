@@ -21,11 +21,7 @@ PYTORCH_SERIES = "tamu-resnet50-pytorch"
 RESULTS_SERIES = "results-resnet50-tensorflow-classic"
 """The same program as Table 3 on the results page of Graphcore, 4 to 256 IPUs."""
 
-RUNS = {
-    "Table 1": "tamu.table1.05",
-    "Table 3": "tamu.table3.11",
-    "Table 4": "tamu.table4.10",
-}
+RUNS = {"Table 1": "tamu.table1.05", "Table 3": "tamu.table3.11", "Table 4": "tamu.table4.10"}
 """Runs on 16 IPUs whose options `run_frame` shows."""
 IMAGENET_IMAGES = 1_281_167
 """Training images of ImageNet 2012, an epoch of Tables 1 and 3."""
