@@ -2,7 +2,8 @@
 
 A figure has a ``size`` in inches (``each`` is added for a panel's width and a line's height), its
 ``panels`` or one for each value of the column ``across`` or ``down``, in so many ``columns``, and a
-``legend``: how many entries stand side by side, or a place in the panel (`_legend`); a ``heading``
+``legend``: how many entries stand side by side below all panels (0 for none; those whose labels
+begin as ``last`` says stand behind all others), or a place in the panel (`_legend`); a ``heading``
 stands above all, ``places`` make drawings without axes of the panels. A panel has a ``title``, the
 axes ``x`` and ``y`` (``minor`` names the small ticks of one in ``log``), and ``marks``. A mark is
 named by its first key (`_MARKS`), which lists columns, expressions of columns as
@@ -20,6 +21,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -30,21 +32,28 @@ from matplotlib.path import Path
 from matplotlib.ticker import NullFormatter, NullLocator, StrMethodFormatter
 
 from ipusim.errors import StudyError, unknown_name
-from ipusim.look import OKABE_ITO, coloured, shared_looks, sheet
+from ipusim.files import TEMPLATES
+from ipusim.look import OKABE_ITO, coloured, shared_looks
 from ipusim.machine.system import load_system
 from ipusim.view import NAMED, values, view, words
 
 Spec = Mapping[str, Any]
 Tables = Mapping[str, pd.DataFrame]
-_SHEET = ("last", "places", "sharex", "sharey", "width_ratios", "height_ratios")
+_GRID = ("sharex", "sharey", "width_ratios", "height_ratios")
 _OWN = ("of", "only", "sort", "with", "once", "by", "apart", "looks", "like")
 """Keys of a mark that are no options of matplotlib."""
 _INK = "#22262B"
 """Of text and edges in drawings."""
 
 
+@mpl.rc_context()
 def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
-    """Draw a figure from its tables by name; `looks` are those of its study by name."""
+    """Draw a figure from its tables by name; `looks` are those of its study by name.
+
+    Whatever style the caller has set is neither used nor changed.
+    """
+    mpl.rcdefaults()
+    mpl.rc_file(TEMPLATES / "figures.mplstyle", use_default_template=False)
     name, main = next(iter(tables.items()))
     main = main if main.empty else view(main, spec)
     tables = {**tables, name: main}
@@ -53,32 +62,50 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
     panels = list(_panels(spec, tables))
     wide, high = (_number(main, size) for size in spec["size"])
     each, line = spec.get("each", (0.0, 0.0))
-    legend, options = spec.get("legend"), {name: spec[name] for name in _SHEET if name in spec}
-    across = spec.get("columns", 1 if "down" in spec else len(panels))
-    options |= {"across": across, "down": -(-len(panels) // across)}
-    inside = isinstance(legend, str | Mapping)
-    options["legend"] = 0 if inside else legend
     sides = (wide + each * len(panels), high + line * len(main))
-    with sheet(*sides, **options) as (figure, axes):
-        for axis in axes[len(panels) :]:
-            axis.set_visible(False)
-        for axis, (panel, own) in zip(axes, panels, strict=False):
-            first = next(iter(own.values()))
-            for mark in panel["marks"]:
-                _draw(axis, mark, own, looks, panel.get("column", ""))
-            for side in "xy":
-                _finish(axis, side, panel.get(side, {}), own)
-            axis.set_title(words(panel.get("title", ""), first), **panel.get("title_look", {}))
-            axis.set_aspect(spec.get("aspect", "auto"))
-            if inside:
-                _legend(axis, {"loc": legend} if isinstance(legend, str) else legend)
-            if "sharey" in spec and axis is not axes[0]:
-                axis.set_ylabel("")
-            if across == 1 and axis is not axes[-1]:
-                axis.set_xlabel("")
-        if "heading" in spec:
-            figure.suptitle(words(spec["heading"], main))
+    places, legend = spec.get("places", ()), spec.get("legend")
+    figure = Figure(figsize=sides, layout="none" if places else None)
+    across = spec.get("columns", 1 if "down" in spec else len(panels))
+    if places:
+        axes = [figure.add_axes(place) for place in places]
+    else:
+        grid = {name: spec[name] for name in _GRID if name in spec}
+        axes = figure.subplots(-(-len(panels) // across), across, squeeze=False, **grid).ravel()
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (panel, own) in zip(axes, panels, strict=False):
+        first = next(iter(own.values()))
+        if places:
+            axis.axis("off")
+        for mark in panel["marks"]:
+            _draw(axis, mark, own, looks, panel.get("column", ""))
+        for side in "xy":
+            _finish(axis, side, panel.get(side, {}), own)
+        axis.set_title(words(panel.get("title", ""), first), **panel.get("title_look", {}))
+        axis.set_aspect(spec.get("aspect", "auto"))
+        if isinstance(legend, str | Mapping):
+            _legend(axis, {"loc": legend} if isinstance(legend, str) else legend)
+        if "sharey" in spec and axis is not axes[0]:
+            axis.set_ylabel("")
+        if across == 1 and axis is not axes[-1]:
+            axis.set_xlabel("")
+    if "heading" in spec:
+        figure.suptitle(words(spec["heading"], main))
+    if legend is None or isinstance(legend, int):
+        _legend_below(figure, legend, spec.get("last", ()))
     return figure
+
+
+def _legend_below(figure: Figure, across: int | None, last: Sequence[str]) -> None:
+    """Name what all panels show, `across` side by side (all by default), some behind all others."""
+    entries: dict[str, Any] = {}
+    for axis in figure.axes:
+        entries |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    names = sorted(entries, key=lambda name: [name.startswith(start) for start in last])
+    if across != 0 and names:
+        columns = min(across or len(names), len(names))
+        handles = [entries[name] for name in names]
+        figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
 
 def _legend(axis: Axes, spec: Spec) -> None:

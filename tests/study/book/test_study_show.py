@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 from study_fakes import FakePredictor
 
+from ipusim.drawing import drawn
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.files import write_text
-from ipusim.look import figure_bytes, sheet
+from ipusim.look import figure_bytes
 from ipusim.machine.system import load_system, system_names
 from ipusim.study import audit, book
 from ipusim.study.book.chip_diagram import chip_diagram
@@ -236,8 +237,10 @@ def test_figures_leave_the_users_style_alone():
     import matplotlib as mpl
 
     mpl.rcParams["font.size"] = 21
-    with sheet(4, 3):
-        assert mpl.rcParams["font.size"] != 21
+    marks = [{"labels": [0, 0, ["a"]]}]
+    spec = {"size": [4, 3], "marks": marks, "x": {"label": "x"}}
+    figure = drawn(spec, {"rows": pd.DataFrame({"a": [1]})}, {})
+    assert figure.axes[0].xaxis.label.get_size() != 21
     assert mpl.rcParams["font.size"] == 21
     mpl.rcdefaults()
 
