@@ -254,22 +254,17 @@ def plan(model: str, as_csv: bool, plot: Path | None, **options: Any) -> None:
     """
     from ipusim.planning import plan as search
 
-    kind = None if plot is None else _kind_of_figure(plot)
+    if plot is not None:
+        from matplotlib.backend_bases import FigureCanvasBase
+
+        kind = plot.suffix.removeprefix(".").lower()
+        check_name(f"kind of picture of {str(plot)!r}", kind, FigureCanvasBase.filetypes)
     found = search(model, **_told(options))
     if plot is not None:
         from ipusim.look import figure_bytes
 
         write_bytes(plot, figure_bytes(found.figure(), kind))
     click.echo(found.frame.to_csv(index=False) if as_csv else repr(found), nl=not as_csv)
-
-
-def _kind_of_figure(path: Path) -> str:
-    """Return the kind of picture that the ending of a file asks for."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    kind = path.suffix.removeprefix(".").lower()
-    check_name(f"kind of picture of {str(path)!r}", kind, FigureCanvasBase.filetypes)
-    return kind
 
 
 _WARMING = (

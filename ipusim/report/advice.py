@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ipusim.compiler.memory import live_tensors
-from ipusim.compiler.program import Program
 from ipusim.runtime.calibration import calibration
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.runtime.replica.partition import part_of
-from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
 
 if TYPE_CHECKING:
@@ -221,9 +219,15 @@ def held(report: Report) -> pd.DataFrame:
     """
     import pandas as pd
 
-    memory = report.result.memory
-    graph, program = _fullest_part(report)
-    waits = any(stage.in_flight > 1 for stage in report.result.stages)
+    result, memory = report.result, report.result.memory
+    graph, program = result.graph, result.program
+    if result.stages:
+        # The operators of the fullest chip, or of the fullest phase.
+        fullest = [stage for stage in result.stages if stage.memory is memory]
+        own = {op.name for stage in fullest for op in stage.ops}
+        ops = [op for op in graph.ops if op.name in own]
+        graph, program = part_of(graph, {op.name: op for op in program.ops}, ops)
+    waits = any(stage.in_flight > 1 for stage in result.stages)
     stays = "parameters, state and waiting micro-batches" if waits else "parameters and state"
     rows = [
         (stays, "parameters", memory.parameter_bytes, memory.tiles),
@@ -241,15 +245,3 @@ def held(report: Report) -> pd.DataFrame:
             break
     frame = pd.DataFrame(rows, columns=["what", "category", "bytes", "tiles"])
     return frame.sort_values(["bytes", "what"], ascending=[False, True], ignore_index=True)
-
-
-def _fullest_part(report: Report) -> tuple[Graph, Program]:
-    """Return the operators of the fullest chip, or of the fullest phase."""
-    result = report.result
-    graph, program = result.graph, result.program
-    if not result.stages:
-        return graph, program
-    fullest = [stage for stage in result.stages if stage.memory is result.memory]
-    own = {op.name for stage in fullest for op in stage.ops}
-    ops = [op for op in graph.ops if op.name in own]
-    return part_of(graph, {op.name: op for op in program.ops}, ops)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ipusim.api import simulate
-from ipusim.machine import System, load_system
+from ipusim.machine import load_system
 from ipusim.study.book.catalogue import load_spec
 
 REDUCED = "gradient all-reduce"
@@ -36,7 +36,11 @@ def scale_table(
     given, lines = told["options"] | options, []
     for count in ipus:
         replicas = count // given.get("ipus_per_replica", 1)
-        report = simulate(model, system=_of_size(sold, count), replicas=replicas, **given)
+        # as many of the machines, and host servers as another has at the most
+        size = max(count, sold.ipus_per_machine)
+        servers = max(1, sold.host_servers_max * size // sold.ipus)
+        larger = replace(sold, ipus=size, host_servers=servers, host_servers_max=servers)
+        report = simulate(model, system=larger, replicas=replicas, **given)
         step_s, reduce_s = report.result.step_s, report.result.parts_s.get(REDUCED, 0.0)
         rates = (report.throughput.value, report.power.value / 1e3)
         lines.append((count, 1e3 * step_s, 1e3 * reduce_s, *rates))
@@ -49,10 +53,3 @@ def scale_table(
     words = {"system": sold.name, "sold": sold.ipus}
     frame.attrs["assumptions"] = [text.format(**words) for text in told["assumptions"]]
     return frame
-
-
-def _of_size(sold: System, ipus: int) -> System:
-    """Return a system with so many of the machines and, at the most, host servers of another."""
-    size = max(ipus, sold.ipus_per_machine)
-    servers = max(1, sold.host_servers_max * size // sold.ipus)
-    return replace(sold, ipus=size, host_servers=servers, host_servers_max=servers)
