@@ -5,7 +5,6 @@ plus one bias per channel, so an inference compiler computes the new weights onc
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ipusim.workload.graph import Conv, Elementwise, Graph, Layout, Norm, Op, Tensor
@@ -55,8 +54,7 @@ def fold_batch_norm(graph: Graph) -> Graph:
     replaced: dict[str, Op | None] = {}
     tensors = dict(graph.tensors)
     for op in graph.ops:
-        if match := _match(op, graph.tensors, producers, alone):
-            replaced.update(_fold(op, *match, tensors))
+        replaced |= _folded(op, tensors, producers, alone)
     ops = tuple(kept for op in graph.ops if (kept := replaced.get(op.name, op)) is not None)
     used = {name for op in ops for name in (*op.inputs, *op.outputs)}
     used.update(graph.inputs, graph.outputs)
@@ -65,33 +63,30 @@ def fold_batch_norm(graph: Graph) -> Graph:
     ).validate()
 
 
-def _match(
-    op: Op, tensors: Mapping[str, Tensor], producers: dict[str, Op], alone: set[str]
-) -> tuple[Op, Op | None] | None:
-    """Return the convolution that only a batch norm follows, and its own addition of a bias."""
-    if not isinstance(op.params, Norm) or op.params.kind != "batch" or op.params.training:
-        return None
-    if any(tensors[name].role == "activation" for name in op.inputs[1:]):
-        return None
-    read = [op.inputs[0]]
-    before = producers.get(read[0])
-    bias_add = before if before is not None and before.function == "bias_add" else None
+def _folded(
+    norm: Op, tensors: dict[str, Tensor], producers: dict[str, Op], alone: set[str]
+) -> dict[str, Op | None]:
+    """Return what takes the place of a batch norm after a convolution, and of the bias before it.
+
+    What stands `alone` is read by one operator.
+    """
+    if not isinstance(norm.params, Norm) or norm.params.kind != "batch" or norm.params.training:
+        return {}
+    if any(tensors[name].role == "activation" for name in norm.inputs[1:]):
+        return {}
+    read = [norm.inputs[0]]
+    conv = producers.get(read[0])
+    bias_add = conv if conv is not None and conv.function == "bias_add" else None
     if bias_add is not None:
         read += bias_add.inputs
-        before = producers.get(bias_add.inputs[0])
-    if before is None or not isinstance(before.params, Conv):
-        return None
-    weights = before.inputs[1]
-    fits = tensors[weights].role == "parameter" and alone.issuperset((*read, weights))
-    return (before, bias_add) if fits else None
-
-
-def _fold(
-    norm: Op, conv: Op, bias_add: Op | None, tensors: dict[str, Tensor]
-) -> dict[str, Op | None]:
-    """Return what takes the place of a batch norm, and of the addition of a bias before it."""
+        conv = producers.get(bias_add.inputs[0])
+    if conv is None or not isinstance(conv.params, Conv):
+        return {}
+    weights = conv.inputs[1]
+    if tensors[weights].role != "parameter" or not alone.issuperset((*read, weights)):
+        return {}
     if bias_add is None:
-        dtype = tensors[conv.inputs[1]].dtype
+        dtype = tensors[weights].dtype
         bias, shape = f"{norm.name}.folded_bias", (conv.params.out_channels,)
         tensors[bias] = Tensor(name=bias, shape=shape, dtype=dtype, role="parameter")
     else:
