@@ -147,7 +147,8 @@ def _training_mode(graph: Graph, batch_norm_span: int, *, seeds_dropouts: bool) 
             name = constant if readers[constant] == 1 else f"{op.name}.statistic{place}"
             tensors[name] = changed(tensors[constant], name=name, role="state")
             # What moves a statistic is as small as the scale.
-            ops.append(_add_into(tensors, name, op.inputs[1], f"{name}.moved", op.name))
+            pair, moved = (name, op.inputs[1]), f"{name}.moved"
+            ops.append(_add_into(tensors, pair, moved, "scaled_add", source=op.name))
     return replace(graph, tensors=tensors, ops=tuple(ops))
 
 
@@ -157,18 +158,12 @@ def _handing_on(op: Op, kept: Tensor, tensors: dict[str, Tensor], **changes: Any
 
 
 def _add_into(
-    tensors: dict[str, Tensor],
-    name: str,
-    addend: str,
-    output: str,
-    source: str,
-    function: str = "scaled_add",
-    phase: str = "forward",
+    tensors: dict[str, Tensor], inputs: tuple[str, str], output: str, function: str, **more: str
 ) -> Op:
     """Return the addition of a tensor to a stored one, in whose memory the sum stays."""
-    tensors[output] = changed(tensors[name], name=output, role="activation", alias_of=name)
-    made = {"inputs": (name, addend), "outputs": (output,), "phase": phase, "source": source}
-    return Op(name=output, params=Elementwise.in_place(function), **made)
+    stored, params = inputs[0], Elementwise.in_place(function)
+    tensors[output] = changed(tensors[stored], name=output, role="activation", alias_of=stored)
+    return Op(name=output, params=params, inputs=inputs, outputs=(output,), **more)
 
 
 def _with_loss(graph: Graph, loss: str, cross_entropy: str) -> Graph:
@@ -379,6 +374,6 @@ def _accumulating(
                 stored = {"name": name, "dtype": dtype or tensors[parameter].dtype}
                 tensors[name] = changed(tensors[parameter], role="state", alias_of=None, **stored)
                 function = accumulate if tensors[name].dtype == "float16" else "scaled_add"
-                where = op.source or op.name, function, "backward"
-                ops.append(_add_into(tensors, name, gradient, output, *where))
+                where = {"phase": "backward", "source": op.source or op.name}
+                ops.append(_add_into(tensors, (name, gradient), output, function, **where))
     return replace(graph, tensors=tensors, ops=tuple(ops))

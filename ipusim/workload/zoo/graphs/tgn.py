@@ -7,7 +7,7 @@ to date with a recurrent cell, attends over recent edges, scores true and sample
 the memory back.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ipusim.workload.zoo.layers import graphs
 from ipusim.workload.zoo.registry import Config, GraphBuilder, networks
@@ -17,8 +17,7 @@ TIMES = 3
 DIRECTIONS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Memory:
+class _Memory(NamedTuple):
     """Rows read from the memory: state of each node, and the time of its last update."""
 
     state: str
@@ -58,7 +57,8 @@ def tgn(g: GraphBuilder, batch: int, c: Config) -> str:
     hidden = g.elementwise("link.relu", "relu", g.linear("link.hidden", pairs, c.memory))
     scores = g.linear("link.output", hidden, 1)
     ends = g.concat("events.ends", events_from, true, axis=0)
-    _write_memory(g.at("write"), memory, ids, ends, most_recent, event_times, event_features)
+    known = event_times, event_features
+    _write_memory(g.at("write"), memory, ids, ends, most_recent, known)
     return scores
 
 
@@ -96,15 +96,10 @@ def _read_memory(g: GraphBuilder, ids: str, c: Config) -> _Memory:
 
 
 def _write_memory(
-    g: GraphBuilder,
-    memory: _Memory,
-    ids: str,
-    ends: str,
-    most_recent: str,
-    event_times: str,
-    event_features: str,
+    g: GraphBuilder, memory: _Memory, ids: str, ends: str, most_recent: str, known: tuple[str, str]
 ) -> None:
     """Store state, features and times of both ends of every event, the latest of each node."""
+    event_times, event_features = known
     events = g.shape(event_times)[0]
     targets = g.gather("ids", g.column("ids.column", ids), ends)
     chosen = g.elementwise("masked", "mul", targets, g.column("mask", most_recent))

@@ -60,13 +60,7 @@ def squeeze_excite(g: GraphBuilder, x: str, squeezed: int, c: Config) -> str:
 
 
 def inverted_residual(
-    g: GraphBuilder,
-    x: str,
-    widths: tuple[int, int, int],
-    kernel: int,
-    stride: int,
-    activation: str,
-    c: Config,
+    g: GraphBuilder, x: str, widths: tuple[int, ...], kernel: int, stride: int, act: str, c: Config
 ) -> str:
     """Add a block: expand by a 1x1 convolution, filter, gate the channels, project by another.
 
@@ -78,7 +72,7 @@ def inverted_residual(
     asked for, is left out.
     """
     (expanded, squeezed, channels), before = widths, g.shape(x)[1]
-    layer = partial(conv_norm, g, activation=activation, norm_groups=c.norm_groups)
+    layer = partial(conv_norm, g, activation=act, norm_groups=c.norm_groups)
     y, number = x, 1
     if expanded != before:
         y, number = layer(("conv_pw", "bn1", "act1"), y, expanded), 2

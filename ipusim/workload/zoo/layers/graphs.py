@@ -5,13 +5,12 @@ take graphs of fixed size, padded with edges of a spare node: how many there are
 how long the tile with that node's row works (`Gather.hottest`).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ipusim.workload.layers import GraphBuilder
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(NamedTuple):
     """The row that each of (count,), or of (groups, count), belongs to: `numbers` of `rows` rows.
 
     Rows are those of one group, a spare one included; `padding` numbers only fill up.
@@ -27,8 +26,7 @@ def index(g: GraphBuilder, name: str, shape: tuple[int, ...], rows: int, padding
     return Index(g.input(name, shape, "int32"), rows, padding)
 
 
-@dataclass(frozen=True, slots=True)
-class Edges:
+class Edges(NamedTuple):
     """The edges of a padded graph, by the nodes that they leave and enter."""
 
     sources: Index
