@@ -14,7 +14,7 @@ from ipusim.compiler.state import TensorLayout
 from ipusim.machine import Chip
 from ipusim.workload.graph import Conv, Elementwise, Graph, MatMul, Pool, Recurrent, Reduce
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.operators.gradient import Backward, Tape
+from ipusim.workload.operators.gradient import Backward, Tape, gradient
 
 CHIPS = {"mk1": "GC2", "mk2": "GC200"}
 PRECISIONS = {"half": "16.16", "float": "32.32"}
@@ -183,7 +183,7 @@ def _differentiate(g: GraphBuilder) -> tuple[str, ...]:
     (op,) = g.ops
     given = g.input("dy", g.shape(op.outputs[0]))
     tape = Tape(forward=g.tensors, wanted=frozenset(op.inputs))
-    Backward(tape, op, (given, *[None] * (len(op.outputs) - 1))).run()
+    gradient(op.params, Backward(tape, op, (given, *[None] * (len(op.outputs) - 1))))
     g.tensors |= tape.tensors
     g.ops += tape.ops
     return tuple(tape.tensors)
