@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace as Config
+from types import SimpleNamespace
 from typing import Any
 
 from ipusim.errors import DataError, check_name, resolve_name
@@ -59,6 +59,13 @@ class Network(Model):
 
 NETWORKS: dict[str, Network] = {}
 """The networks of the modules that were imported, by name."""
+
+
+class Config(SimpleNamespace):
+    """The settings of a network, as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise DataError(f"A network in {FILE} does not say {name!r}, which its builder needs.")
 
 
 def register(name: str, builder: Builder, facts: Mapping[str, Any]) -> Network:

@@ -4,6 +4,8 @@ import inspect
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from zoo_facts import facts
@@ -193,6 +195,16 @@ def test_a_table_without_a_module_or_a_builder_is_told(monkeypatch, table, messa
             zoo.load("mine")
     finally:
         registry._homes.cache_clear()
+
+
+def test_a_setting_that_a_table_lacks_is_told():
+    network = NETWORKS["resnet50"]
+    builder, settings = network.builder.args
+    for name in settings:
+        less = {key: value for key, value in settings.items() if key != name}
+        lacking = replace(network, builder=partial(network.builder.func, builder, less))
+        with pytest.raises(DataError, match=f"does not say '{name}'"):
+            lacking.graph()
 
 
 @pytest.mark.parametrize("name", ["ResNeXt-101 32x4d", "RESNEXT101.32X4D", "resnext101_32x4d"])
