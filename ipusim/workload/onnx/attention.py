@@ -151,7 +151,6 @@ def _rotated(p: Parts, x: str, cosine: str, sine: str, dims: int = 0) -> str:
 
 
 def _rotary(p: Parts, positions: int, cosine: int, sine: int) -> str:
-    """RotaryEmbedding with its operands at these places."""
     shape, data = p.shape(), p.input(0)
     tables = [p.input(cosine), p.input(sine)]
     dims = int(p.get("rotary_embedding_dim", 0) or 0)

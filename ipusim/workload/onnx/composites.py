@@ -180,7 +180,6 @@ def _summed(p: Parts, x: str, labels: str, kept: set[str]) -> tuple[str, str]:
 
 
 def _pair(p: Parts, a: str, left: str, b: str, right: str, later: set[str]) -> tuple[str, str]:
-    """Contract two operands of Einsum."""
     a, left = _summed(p, a, left, later | set(right))
     b, right = _summed(p, b, right, later | set(left))
     of_a = dict(zip(left, p.shape(a), strict=True))
@@ -287,7 +286,6 @@ def _lp_norm(p: Parts) -> str:
 
 
 def _lp_pool(p: Parts) -> str:
-    """LpPool: power, windowed sum, root."""
     kind = p.node.op_type.replace("Lp", "Average")
     return p("Sqrt", p(kind, p("Square", p.input(0)), **p.reading({}, p=None).node.given))
 

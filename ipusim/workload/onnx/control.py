@@ -245,7 +245,6 @@ def _join(
 
 
 def _items(p: Parts) -> list[str]:
-    """Return the tensors of the sequence that an operator takes."""
     return p.walk.sequences[p.node.input[0]]
 
 

@@ -208,7 +208,6 @@ class Form(NamedTuple):
 
 
 def _by_root(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Return x by the root of its mean square."""
     return x / np.sqrt(np.square(x).mean(axes, keepdims=True))
 
 

@@ -34,7 +34,6 @@ def _listed(p: Parts, *names: str) -> list[Any]:
 
 
 def _rows(p: Parts) -> str:
-    """Return the data as float rows."""
     x = p.input(0)
     if not p.is_float(x):
         x = p("Cast", x, to=1)
@@ -50,7 +49,6 @@ def _columns(p: Parts) -> int:
 
 
 def _product(p: Parts, x: str, columns: int) -> str:
-    """Visit the product of rows with stored weights."""
     return p("MatMul", x, p.stored(p.shape(x)[-1], columns))
 
 
@@ -86,7 +84,6 @@ def _normalizer(p: Parts) -> str:
 
 
 def _features(p: Parts) -> str:
-    """ArrayFeatureExtractor: columns by index."""
     indices = p.reshape(p.input(1), -1)
     rank = len(p.shape(p.input(0)))
     data = p.input(0) if rank > 1 else p.reshape(p.input(0), 1, -1)
@@ -154,7 +151,6 @@ def _trees(p: Parts) -> None:
 
 
 def _vectors(p: Parts) -> None:
-    """SVMClassifier and SVMRegressor."""
     y = x = _rows(p)
     classes = _columns(p)
     pairs = max(1, classes * (classes - 1) // 2)

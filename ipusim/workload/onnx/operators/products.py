@@ -44,7 +44,6 @@ def gemm(e: Emission) -> None:
 
 
 def _product(e: Emission) -> tuple[MatMul, str, str]:
-    """Return a product of any ranks, and its operands."""
     a, b = e.operand(0, weight=True), e.operand(1, weight=True)
     return MatMul(**product(e)[0], weights_operand=e.is_parameter(b)), a, b
 

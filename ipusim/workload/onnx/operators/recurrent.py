@@ -66,7 +66,6 @@ def _note(e: Emission) -> None:
 
 
 def _operands(e: Emission, params: Recurrent) -> list[str]:
-    """Return weights, biases, and initial states."""
     names = [e.operand(place, weight=True) for place in (1, 2)]
     if e.has(3):
         names.append(e.operand(3, weight=True))
