@@ -232,13 +232,14 @@ def spread(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[
     result its size, lower and upper padding add up to it.
     """
     mode, (size, taps, hop, step, low, high) = sliding(given, field, kernel)
-    stated, reach = given.get("output_shape"), step * (taps - 1)
+    stated, more = given.get("output_shape"), given.get("output_padding", (0,) * len(field))
+    wanted = (stated or field)[-len(field) :]
+    fits = len(wanted) == len(more) == len(field)
+    require(fits, f"output_shape {stated}, output_padding {more}")
+    reach = step * (taps - 1)
     whole = hop * (size - 1) + 1 + reach
-    out = size * hop if mode in SAME else whole - low - high
-    if stated:
-        out = np.array(stated[-len(field) :], object)
-    elif mode not in SAME:
-        out = out + np.array(given.get("output_padding", 0), object)
+    out = size * hop if mode in SAME else whole + np.array(more, object) - low - high
+    out = np.array(wanted, object) if stated else out
     crop = whole - out
     if stated or mode != "NOTSET":
         low = crop // 2 if mode == "SAME_UPPER" else crop - crop // 2

@@ -858,6 +858,9 @@ MISFITS = {
     "a window over 3 is larger": single("Conv", {"x": [1, 3, 2, 2]}, {"w": [4, 3, 3, 3]}),
     "data and weights differ in rank": single("Conv", {"x": [1, 3, 8]}, {"w": [4, 3, 3, 3]}),
     "data and weights do not fit": single("ConvTranspose", {"x": [1, 3, 8]}, {"w": [4, 3, 3]}),
+    "output_shape .7.": single(
+        "ConvTranspose", {"x": [1, 3, 8, 8]}, {"w": [3, 4, 3, 3]}, output_shape=[7]
+    ),
     "no target shape": single("Reshape", {"x": [2, 3]}),
     "does not have the elements": single("Reshape", {"x": [2, 3]}, {"t": np.array([4, 2])}),
     "axis 5": single("Flatten", {"x": [2, 3]}, axis=5),
