@@ -37,6 +37,7 @@ MOST_ITEMS = 4096
 """Largest micro-batch that is tried where no global batch bounds it."""
 PHASES = (2, 3, 4, 8, 16)
 SAVING = ("recompute", "available_memory_proportion", "phases")
+"""Options that give time for memory."""
 LOW_SHARE = 0.2
 """Share of a tile for temporaries where that of the stack leaves too little for the rest."""
 NEAR = 1.05

@@ -137,8 +137,8 @@ def _update_parameter(
         function, target, *sources = step.split()
         read, kept = tuple(current[source] for source in sources), stored.get(target)
         like, output = g.tensors[current.get(target, read[0])], f"{name}.update{count}"
-        size, kind = (1,) if target.startswith("n") else like.shape, like.dtype if kept else wide
-        g.add_tensor(output, size, kind, alias_of=kept)
+        size = (1,) if target.startswith("n") else like.shape
+        g.add_tensor(output, size, like.dtype if kept else wide, alias_of=kept)
         params: Attributes = Elementwise(
             function=function, in_place_ok=bool(kept) or target == sources[0]
         )
