@@ -11,7 +11,12 @@ from windows import NO_PADDING, pool
 from ipusim.compiler.operators import pool as pool_plan
 from ipusim.compiler.operators.pool import PoolPass, plan_pool, pool_pass
 from ipusim.compiler.tiles import Tile
-from ipusim.compiler.vertices.pool import PoolVertex, TileSlice, pool_tile_cycles
+from ipusim.compiler.vertices.pool import (
+    PoolVertex,
+    TileSlice,
+    pool_tile_cycles,
+    pool_vertex_estimate,
+)
 from ipusim.errors import WorkloadError
 
 
@@ -288,3 +293,23 @@ def test_gaps_within_a_share_are_written_by_the_vertex():
     assert not gradient.leaves_out(0, 10, 1)
     assert gradient.leaves_out(0, 10, 2)
     assert gradient.leaves_out(0, 12, 1)
+
+
+def test_a_smaller_share_may_take_longer():
+    """Shares that differ are by one; the planner takes the slowest tile, of splits all at once."""
+    op = pool(batch=5, channels=64, field=(40, 39), stride=(2, 2), backward=True)
+    asked = PoolPass(op, "float16", 16, "2021-11")
+    vertex, slower = asked.vertex(Tile(MK2, "2021-11")), 0
+    splits = pool_plan._splits(asked, 16, MK2.tiles)
+    costs = pool_plan._late_cost(asked, asked.part(splits.T), MK2)
+    of_largest = pool_plan._late_cost(asked, asked.part(splits.T), MK2, of_largest=True)
+    for split, cost, largest in zip(splits.tolist(), costs, of_largest, strict=True):
+        part = asked.part(split)
+        tiles = [part.field]
+        for dim, (extent, share) in enumerate(zip(asked.out_field, part.field, strict=True)):
+            if extent % share:
+                tiles.append(tuple(n - (d == dim) for d, n in enumerate(part.field)))
+        cycles = [int(pool_vertex_estimate(vertex, replace(part, field=one))) for one in tiles]
+        assert cost - largest == max(cycles) - cycles[0]
+        slower += cost > largest
+    assert slower
