@@ -212,7 +212,9 @@ class LoweringState:
         """Lower one operation and record where its results lie."""
         numbers: dict[str, int] = {}
         task = self.task(op, numbers)
-        lowered = self.lowered.get(task) or self.lowered.setdefault(task, self._lowered(task))
+        lowered = self.lowered.get(task)
+        if lowered is None:
+            lowered = self.lowered[task] = self._lowered(task)
         self.placed.update(zip(op.outputs, lowered.results, strict=True))
         for name, number in zip(op.outputs, lowered.mappings, strict=True):
             if number >= 0:

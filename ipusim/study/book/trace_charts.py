@@ -14,5 +14,7 @@ def execution_trace(report: Report, *, bins: int = 80) -> dict[str, pd.DataFrame
     layers = report.layers.head(len(report.result.program.ops))
     cycles = layers["cycles"]
     start = 1e6 * (cycles.cumsum() - cycles) / report.config.system.chip.clock_hz
-    passes = layers.assign(backward=(layers["phase"] != "forward").astype(int), start_us=start)
+    said = {"items": report.config.items, "chip": report.chip}
+    backward = (layers["phase"] != "forward").astype(int)
+    passes = layers.assign(backward=backward, start_us=start, **said)
     return {"passes": passes[cycles > 0], "slices": phase_slices(report.trace, bins)}
