@@ -82,14 +82,6 @@ def _alike_outputs(
         count = end - begin
         return [(at, at + 1, count, 1, count) if reduced else (at + begin, at + end, 1, 1, 1)]
     first, last = begin // below, (end - 1) // below
-    if reduced and len(inner) == 1:
-        # Rows of outputs, of which the first and the last may be cut.
-        low, high = begin % below, end - last * below
-        counted = [
-            (left, right, last - first + 1 - (left < low) - (left >= high))
-            for left, right in pairwise(sorted({0, low, high, below}))
-        ]
-        return [(at + left, at + right, 1, rows, rows) for left, right, rows in counted if rows]
     whole = last - first - 1
     # Along the outermost dimension: what is left of the first index, whole ones, part of the last.
     stop = min(end - first * below, below)
