@@ -23,10 +23,12 @@ KINDS = {"parameter": "weights", "state": "weights", "input": "inputs"}
 """Kinds of tensors by their role, but for sums of gradients; others are activations."""
 
 ADJACENT = 2
-"""Phases over which a tensor stays on the chip, whether chips take turns or not."""
+"""A tensor stays on the chip if one of so many phase numbers before used it. The same for two chips
+that take turns, where these are one phase of each."""
 
 GAP_AFTER_FORWARD = 3
-"""Numbers left out between forward and backward phases, which sends off what has to wait."""
+"""Phase numbers left unused after the last forward phase. The backward phases are then more than
+`ADJACENT` numbers away, so that activations they need are stored off the chip meanwhile."""
 
 
 def phase_numbers(
