@@ -1,7 +1,8 @@
 """A simulator of the Graphcore IPU: what a model would do on that machine, and how far to trust it.
 
 >>> import ipusim
->>> report = ipusim.simulate("resnet50", system="C2", micro_batch=4)
+>>> ipusim.simulate("braggnn", system="C2", micro_batch=4).fits
+True
 
 Names are loaded when they are first used, so that importing the package costs nothing.
 """

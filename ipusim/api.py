@@ -85,6 +85,12 @@ def simulate(
     ------
     IpuSimError
         With one sentence that says what is wrong.
+
+    Examples
+    --------
+    >>> report = ipusim.simulate("mcmc_bnn", system="Bow-2000", micro_batch=4)
+    >>> report.fits, report.supersteps, f"{1e6 * report.latency.value:.0f} us"
+    (True, 19, '69 us')
     """
     asked = {"model": model, **options}
     loaded, config = _asked(model, options)
@@ -114,6 +120,12 @@ def roofline(model: str | Model, **options: Unpack[ModelOptions]) -> RooflineRep
     ------
     IpuSimError
         With one sentence that says what is wrong.
+
+    Examples
+    --------
+    >>> bound = ipusim.roofline("resnet50", system="IPU-M2000", micro_batch=4)
+    >>> f"{1e6 * bound.latency.value:.0f} us"
+    '385 us'
     """
     loaded, config = _asked(model, options)
     step, items = roofline_step_s(loaded, config)

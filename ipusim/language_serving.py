@@ -58,6 +58,12 @@ def serving(
     -----
     A network of your own is served the same way where it takes its past as inputs: give their
     length with ``dims``; the past then crosses the host link in every step.
+
+    Examples
+    --------
+    >>> table = ipusim.serving("gpt2_small", micro_batch=[1, 4], context=64)
+    >>> table["cache_mb"].round(2).tolist()
+    [2.36, 9.44]
     """
     import pandas as pd
 

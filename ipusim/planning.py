@@ -150,6 +150,12 @@ def plan(
     ------
     ConfigError
         If nothing that was tried fits, or the options contradict each other.
+
+    Examples
+    --------
+    >>> found = ipusim.plan("mcmc_bnn", system="C2")
+    >>> found.pareto[["chips", "micro_batch"]].values.tolist()
+    [[1, 64], [1, 4096], [2, 64], [2, 4096]]
     """
     opened = split_onnx(options)
     loaded = load_model(model, **opened)

@@ -82,7 +82,13 @@ class Stack(Sourced, file="stacks", word="software stack"):
 
 
 def stack_names() -> tuple[str, ...]:
-    """Return the names that `load_stack` accepts, oldest first."""
+    """Return the names that `load_stack` accepts, oldest first.
+
+    Examples
+    --------
+    >>> ipusim.stack_names()
+    ('sdk-1.0', 'sdk-2.0', 'sdk-2.4', 'sdk-3.x')
+    """
     return names(Stack)
 
 
@@ -90,5 +96,11 @@ def load_stack(name: str, *, adopted: bool = True) -> Stack:
     """Return one software stack, such as "sdk-2.4", whatever its case, spaces and hyphens.
 
     `adopted` is that of `ipusim.machine.constants.load`.
+
+    Examples
+    --------
+    >>> stack = ipusim.load_stack("SDK 2.4")
+    >>> stack.name, stack.partials, stack.superstep_cycles
+    ('sdk-2.4', 'half', 126)
     """
     return load(Stack, name, adopted=adopted)

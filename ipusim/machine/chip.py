@@ -85,7 +85,13 @@ class Chip(Sourced, file="hardware/chips", word="chip"):
 
 
 def chip_names() -> tuple[str, ...]:
-    """Return the names of all chips, in file order."""
+    """Return the names of all chips, in file order.
+
+    Examples
+    --------
+    >>> ipusim.chip_names()
+    ('GC2', 'GC200', 'Bow', 'C600 IPU')
+    """
     return names(Chip)
 
 
@@ -108,5 +114,11 @@ def load_chip(name: str) -> Chip:
         If there is no such chip.
     DataError
         If the data file is missing or corrupt.
+
+    Examples
+    --------
+    >>> chip = ipusim.load_chip("gc200")
+    >>> chip.name, chip.tiles, f"{chip.peak_flops_per_s() / 1e12:.0f} TFLOP/s"
+    ('GC200', 1472, '251 TFLOP/s')
     """
     return load(Chip, name)

@@ -267,6 +267,12 @@ def hardware_table() -> pd.DataFrame:
     ------
     DataError
         If a file is missing or corrupt.
+
+    Examples
+    --------
+    >>> table = ipusim.hardware_table().query("subject == 'Bow' and name == 'clock_hz'")
+    >>> table[["value", "unit", "label"]].values.tolist()
+    [[1850000000, 'Hz', 'verified']]
     """
     import pandas as pd  # here, because a simulation does without it and it is slow to import
 

@@ -82,7 +82,13 @@ class System(Sourced, file="hardware/systems", word="system"):
 
 
 def system_names() -> tuple[str, ...]:
-    """Return the names of all systems, in file order."""
+    """Return the names of all systems, in file order.
+
+    Examples
+    --------
+    >>> ipusim.system_names()[:3]
+    ('C2', 'IPU-M2000', 'Bow-2000')
+    """
     return names(System)
 
 
@@ -117,6 +123,12 @@ def load_system(name: str, *, adopted: bool = True) -> System:
     ``[systems.NAME]``, and what it is made of that is new: ``[chips.NAME]``, ``[power.NAME]`` (by
     the name of the chip), ``[links.NAME]``, ``[hosts.NAME]``. A table may take what it leaves out
     from another (``like = "IPU-M2000"``), and a bare number has the unit of its key.
+
+    Examples
+    --------
+    >>> system = ipusim.load_system("ipu-pod 16")
+    >>> system.ipus, system.chip.name, system.machines
+    (16, 'GC200', 4)
     """
     if str(name).lower().endswith(".toml"):
         return _own_system(str(name), adopted)

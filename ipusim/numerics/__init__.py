@@ -2,7 +2,12 @@
 
 >>> import numpy as np
 >>> from ipusim import numerics
->>> outputs = numerics.run("braggnn", np.zeros((1, 1, 11, 11)), precision="16.16")
+>>> x = np.linspace(0, 1, 121).reshape(1, 1, 11, 11)
+>>> for precision in ("32.32", "16.16"):
+...     (centre,) = numerics.run("braggnn", x, precision=precision).values()
+...     print(precision, centre)
+32.32 [[-0.00437897  0.00128402]]
+16.16 [[-0.004364  0.001278]]
 """
 
 from ipusim.numerics.api import gradients, load_program, run

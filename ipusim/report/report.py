@@ -88,6 +88,12 @@ class Report:
     as_if_it_fits : bool
         Whether a run that does not fit has latency, throughput and power all the same; by default
         they are NaN, and only `result` says what the program would take.
+
+    Examples
+    --------
+    >>> report = ipusim.simulate("mcmc_bnn", micro_batch=4)
+    >>> report.layers.groupby("kind")["cycles"].sum().idxmax(), report.stack
+    ('matmul', 'sdk-2.4')
     """
 
     model: str
@@ -485,6 +491,12 @@ def compare(a: Report, b: Report) -> pd.DataFrame:
     pandas.DataFrame
         One row per number: "a", "b" and "ratio", b over a, NaN where a is 0 or not known. First
         the rates and the memory, then the parts of a step (ms), then cycles by kind of operation.
+
+    Examples
+    --------
+    >>> one, many = (ipusim.simulate("mcmc_bnn", micro_batch=size) for size in (1, 64))
+    >>> round(ipusim.compare(one, many).loc["throughput, items/s", "ratio"])
+    63
     """
 
     def numbers(report: Report) -> dict[str, float]:

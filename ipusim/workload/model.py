@@ -137,6 +137,13 @@ def load_model(model: str | Model, **given: Any) -> Model:
         If the file cannot be read, is of another kind or holds an operator that is not supported.
     ConfigError
         If something is given for a model that is no file.
+
+    Examples
+    --------
+    >>> ipusim.load_model("braggnn")
+    braggnn: patches (1, 1, 11, 11) -> dense_layers.out.bias_add.out (1, 2)
+    33,172 parameters, 2,094,252 MACs for these shapes
+    20 elementwise, 7 conv, 7 matmul, 5 layout, 1 softmax
     """
     from ipusim.workload import zoo
 

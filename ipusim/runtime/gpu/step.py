@@ -194,6 +194,12 @@ def simulate_gpu(
     -----
     Data loading on the host, memory capacity, gradient accumulation and several machines are not
     modelled.
+
+    Examples
+    --------
+    >>> report = ipusim.simulate_gpu("resnet50", "A100 SXM 80GB", batch=256)
+    >>> report.host_ops, f"{1e3 * report.step_s:.0f} ms"
+    (1100, '127 ms')
     """
     network = load_model(model, **opened)
     board, most, where = _boards(gpu)
