@@ -7,6 +7,8 @@ documents has a line. Claims that compare two machines stand in ``data/runs/clai
 
 import math
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 
@@ -15,12 +17,10 @@ import pandas as pd
 from ipusim.errors import DataError
 from ipusim.files import data_dir, read
 from ipusim.machine import load_system
-from ipusim.study.argonne import study as argonne
 from ipusim.study.argonne.machines import machine_frame
 from ipusim.study.book.catalogue import load_specs
 from ipusim.study.claims import claims_frame
-from ipusim.study.data.published import CLAIMING, load_claims, rows_by_id
-from ipusim.study.mk2 import study as mk2
+from ipusim.study.data.published import claiming, load_claims, rows_by_id
 from ipusim.study.verdicts.compare import NOT_MODELLED
 from ipusim.study.verdicts.errors import error_percent, verdict_of
 from ipusim.workload import zoo
@@ -108,11 +108,12 @@ def _answered(answer: Answer, printed: str, known: dict[str, dict[str, Any]]) ->
 
 
 def _compared(study: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the lines of the claims that compare, by claim."""
+    """Return the lines of the claims that compare, by claim; a study may have its own way."""
     if not (data_dir() / "runs" / f"claims_{study}.toml").exists():
         return {}
-    own = {"argonne": argonne.claims_frame, "mk2": mk2.compare_claims}
-    lines = own[study]() if study in own else claims_frame(study)
+    room = f"ipusim.study.{study}"
+    own = import_module(f"{room}.study") if find_spec(room) else None
+    lines = own.compare_claims() if hasattr(own, "compare_claims") else claims_frame(study)
     return {key: part.to_dict("records") for key, part in lines.groupby("claim_id", sort=False)}
 
 
@@ -169,8 +170,8 @@ def coverage(frame: pd.DataFrame) -> pd.DataFrame:
     lines = _of_rows(frame)
     known = {line["row_id"]: line for line in lines}
     lines += _of_hardware()
-    for study in CLAIMING:
-        lines += _of_claims(study, known)
     notebooks = {study: spec["notebook"] for study, spec in load_specs().items()}
+    for study in sorted(claiming(), key=notebooks.get):
+        lines += _of_claims(study, known)
     found = pd.DataFrame(lines)
     return found.assign(where=found["study"].map(notebooks))[list(COLUMNS)]

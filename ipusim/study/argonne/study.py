@@ -13,7 +13,7 @@ from ipusim.api import simulate
 from ipusim.study.argonne import dataflow
 from ipusim.study.argonne.dataflow import GpuRun
 from ipusim.study.breakdown import phase_shares
-from ipusim.study.claims import Side, Sides, allowed, around, claims_frame as recompute, load_specs
+from ipusim.study.claims import Side, Sides, allowed, around, claims_frame, load_specs
 from ipusim.study.data.published import load_claims
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
 
@@ -43,9 +43,9 @@ def _flow(name: str) -> Side:
     return around(dataflow.training_seconds(report), is_time=True, fits=report.fits)
 
 
-def claims_frame() -> pd.DataFrame:
+def compare_claims() -> pd.DataFrame:
     """Recompute every ratio and time of the slides; of BraggNN the interval is the GPU's alone."""
-    frame = recompute(STUDY, Sides(STUDY, own={"board": _board, "flow": _flow}))
+    frame = claims_frame(STUDY, Sides(STUDY, own={"board": _board, "flow": _flow}))
     words = []
     for count, side in zip(frame["gpus"], frame["gpu_side"], strict=True):
         board, _, origin = side.rpartition(", ")

@@ -15,8 +15,8 @@ from ipusim.files import number_cell, once_per_data_dir, read, read_records
 from ipusim.study.data.convergence import load_convergence
 from ipusim.study.data.runs import RunConfiguration, load_runs
 
-CLAIMING = ("qwant", "tamu", "argonne", "mk2", "results")
-"""Studies whose document says something outside its tables (``<study>_claims.csv``)."""
+CLAIMS_FILE = "_claims.csv"
+"""Ending of the file with what a study's document says outside its tables, after its name."""
 EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train", "time_to_result")
 """Metrics that need the number of items that a published time covers."""
 
@@ -214,9 +214,15 @@ def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> pd.DataFrame:
     return lines.reset_index(drop=True)
 
 
+def claiming() -> tuple[str, ...]:
+    """Return the studies that have claims."""
+    paths = sorted((files.data_dir() / "published").glob(f"*{CLAIMS_FILE}"))
+    return tuple(path.name.removesuffix(CLAIMS_FILE) for path in paths)
+
+
 def load_claims(study: str) -> pd.DataFrame:
     """Return the claims of a study by claim_id, as text: ``value``, ``qualifier`` and all else."""
-    check_name("study", study, CLAIMING)
-    path = files.data_dir() / "published" / f"{study}_claims.csv"
+    check_name("study", study, claiming())
+    path = files.data_dir() / "published" / f"{study}{CLAIMS_FILE}"
     claims = pd.DataFrame(read_records(path)).set_index("claim_id", drop=False)
     return claims.rename(columns={"ratio_or_value": "value", "qualifier_note": "qualifier"})

@@ -110,7 +110,7 @@ def small(monkeypatch):
 
 def test_a_ratio_is_ipu_over_gpu(small):
     claim = small({"row": "gpu.3"})
-    frame = argonne.claims_frame()
+    frame = argonne.compare_claims()
     own = simulate(**claim.parts[0].ipu).throughput
     assert list(frame["ipu_rate"]) == [own.value] * 2
     assert frame["predicted"].iloc[0] == pytest.approx(own.value / frame["gpu_rate"].iloc[0])
@@ -126,33 +126,33 @@ def test_a_ratio_is_ipu_over_gpu(small):
 
 def test_prices_and_programs(small):
     small()
-    plain = argonne.claims_frame()["predicted"].iloc[0]
+    plain = argonne.compare_claims()["predicted"].iloc[0]
     small(prices=("AR05", "AR04"))
-    assert argonne.claims_frame()["predicted"].iloc[0] == pytest.approx(plain * 299_000 / 149_995)
+    assert argonne.compare_claims()["predicted"].iloc[0] == pytest.approx(plain * 299_000 / 149_995)
     claim = small(quantity="program_ratio")
-    line = argonne.claims_frame().iloc[0]
+    line = argonne.compare_claims().iloc[0]
     parts = simulate(**claim.parts[0].ipu).result.parts_s
     assert line["ipu_rate"] == pytest.approx(1 / (parts["device"] + parts["weight update"]))
 
 
 def test_gains_and_machines_beside_each_other(small):
     small()
-    plain = argonne.claims_frame().iloc[0]
+    plain = argonne.compare_claims().iloc[0]
     small(quantity="gain")
-    line = argonne.claims_frame().iloc[0]
+    line = argonne.compare_claims().iloc[0]
     assert line["predicted"] == pytest.approx(100 * (plain["predicted"] - 1))
     assert line["low80"] == pytest.approx(100 * (plain["low80"] - 1))
     claim = small()
     eight = claim.parts[0].gpus[0] | {"machines": 8}
     small(eight)
-    rates = argonne.claims_frame()["gpu_rate"]
+    rates = argonne.compare_claims()["gpu_rate"]
     assert rates.iloc[1] == pytest.approx(8 * rates.iloc[0])
 
 
 def test_a_row_that_does_not_exist_is_named(small):
     small({"row": "gpu.nowhere"})
     with pytest.raises(DataError, match=r"gpu\.nowhere"):
-        argonne.claims_frame()
+        argonne.compare_claims()
 
 
 def test_the_weather_network_has_the_published_ends():

@@ -197,7 +197,7 @@ def test_ratios_are_judged_by_what_their_words_allow(boards, monkeypatch):
     monkeypatch.setattr(argonne, "board_factors", lambda run: (0.5, 2.0))
     specs = [spec for spec in engine.load_specs("argonne") if spec.title.startswith("BraggNN: ")]
     monkeypatch.setattr(engine, "load_specs", lambda study: tuple(specs))
-    frame = book.open("argonne").table("bragg_ratios", argonne.claims_frame()).frame
+    frame = book.open("argonne").table("bragg_ratios", argonne.compare_claims()).frame
     frame = frame.set_index("row_id")
     assert list(frame["printed"]) == ["800", "3-4", "11", "5", "120"]
     v100, final = boards["V100"].training_s, frame.loc["argonne.claims.AR42", "predicted"]
