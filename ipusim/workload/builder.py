@@ -258,6 +258,15 @@ class TensorBuilder:
         *rows, length = self.shape(x)
         return self.apply(name, Sort(outer=prod(rows), length=length), (x,), self.shape(x))
 
+    def top_k(self, name: str, x: str, kept: int) -> tuple[str, str]:
+        """Add the search for the first `kept` along the last axis: these, and their places."""
+        *rows, length = self.shape(x)
+        params, shape = Sort(outer=prod(rows), length=length, kept=kept), (*rows, kept)
+        found = self.add_tensor(f"{name}.out", shape, self.tensors[x].dtype)
+        places = self.add_tensor(f"{name}.places", shape, "int32")
+        self.add_op(name, params, (x,), found, places)
+        return found, places
+
     def cast(self, name: str, x: str, to: str, *, fixed: bool = False) -> str:
         """Add a conversion to another element type, which if `fixed` no precision changes."""
         return self.apply(name, Cast(), (x,), self.shape(x), dtype=to, fixed=fixed)

@@ -10,7 +10,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.errors import WorkloadError
 from ipusim.machine import load_chip
 from ipusim.workload import zoo
-from ipusim.workload.graph import Gather, Graph
+from ipusim.workload.graph import Gather, Graph, Sort
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.training import training_graphs
 from ipusim.workload.zoo.graphs.cluster_gcn import slots
@@ -87,6 +87,23 @@ def test_schnet_sends_messages_along_every_edge():
     graph = zoo.schnet(atoms=9, neighbours=2, interactions=1).graph(5)
     assert [p.indices for p in gathers(graph, "add")] == [5 * 9 * 2, 5 * 9]
     assert [p.rows for p in gathers(graph, "add")] == [5 * 9, 5]
+
+
+def test_schnet_searches_all_atoms_of_a_step_for_neighbours():
+    sizes = {"atoms": 9, "neighbours": 2, "interactions": 1}
+    graph = zoo.schnet(**sizes).graph(5)
+    assert set(graph.inputs) == {"atoms", "positions", "batch"}
+    (search,) = (op for op in graph.ops if op.kind == "sort")
+    assert search.params == Sort(outer=45, length=45, kept=2)
+    masks = [tensor for tensor in graph.tensors.values() if tensor.dtype == "bool"]
+    assert {mask.shape for mask in masks} == {(45, 45)}
+    # what is given is not searched for; nothing is trained by the search
+    given = zoo.schnet_with_edges(**sizes).graph(5)
+    assert {"sources", "targets"} <= set(given.inputs)
+    assert not [op for op in given.ops if op.kind == "sort"]
+    assert given.parameters == graph.parameters
+    trained = training_graphs(graph, loss="mean_squared").micro_batch
+    assert not [op for op in trained.ops if op.name.startswith("search") and "gradient" in op.name]
 
 
 def test_data_of_the_sampled_network_stay_on_the_chip():
