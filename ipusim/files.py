@@ -5,10 +5,12 @@ one per table. Whatever is wrong with a file is said in one sentence.
 """
 
 import csv
+import errno
 import os
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -256,10 +258,19 @@ def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
     """Write a file in one step: a reader sees the old content or the new, never a part.
 
     Its folder must be there; with `sync` the content is on disk before the old one goes. An OSError
-    leaves nothing behind.
+    leaves nothing behind. A link is followed, and what is no regular file stays what it is: a
+    terminal is written to, a pipe or a folder is an OSError.
     """
     import tempfile  # with shutil and random, which reading needs not
 
+    path = Path(os.path.realpath(path))
+    with suppress(FileNotFoundError):
+        kind = path.stat().st_mode
+        if stat.S_ISCHR(kind):
+            path.write_bytes(content)
+            return
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, "it is no regular file")
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as handle:

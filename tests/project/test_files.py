@@ -1,6 +1,8 @@
 """Files: records by type hints, writing whole or not at all."""
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -106,3 +108,26 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
             files.write_text(no_path, "new")
     files.replace_file(path, b"new", sync=True)
     assert [(item.name, item.read_text()) for item in tmp_path.iterdir()] == [("a.txt", "new")]
+
+
+def test_a_link_is_followed_and_what_is_no_file_stays(tmp_path):
+    real, link, pipe = (tmp_path / name for name in ("real", "link", "pipe"))
+    link.symlink_to(real)
+    for content in ("old", "new"):
+        files.write_text(link, content)
+        assert (link.is_symlink(), real.read_text()) == (True, content)
+    link.unlink()
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link, tmp_path):
+        with pytest.raises(StudyError, match=r"Cannot write .*\(it is no regular file\): choose"):
+            files.write_text(path, "new")
+    assert pipe.is_fifo()
+
+
+def test_a_terminal_is_written_to():
+    master, slave = os.openpty()
+    files.write_text(Path(os.ttyname(slave)), "trace")
+    assert os.read(master, 9) == b"trace"
+    os.close(slave)
+    os.close(master)
