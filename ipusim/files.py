@@ -27,6 +27,7 @@ TEMPLATES = _PACKAGE / "templates"
 """What pages are filled in from."""
 
 _FILE_MODE = 0o644
+_NO_FILE = "it is no regular file"
 _RESTORE = "restore it from the repository"
 _TRUTH = {"true": True, "false": False}
 _Record = TypeVar("_Record")
@@ -254,6 +255,15 @@ def _value(hint: Any, given: Any, where: str, line: Mapping[str, str]) -> Any:
     return hint(given)
 
 
+def check_file(path: Path, most_bytes: int) -> None:
+    """Raise an OSError for what need not end, as a device or a pipe, or has more bytes."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, _NO_FILE)
+    if found.st_size > most_bytes:
+        raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, where {most_bytes} are most")
+
+
 def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
     """Write a file in one step: a reader sees the old content or the new, never a part.
 
@@ -270,7 +280,7 @@ def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
             path.write_bytes(content)
             return
         if not stat.S_ISREG(kind):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, _NO_FILE)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as handle:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipusim.errors import ConfigError, check_name, why
+from ipusim.files import check_file
 from ipusim.machine.chip import Chip
 from ipusim.machine.constants import Own, Sourced, constant, described, load, names
 from ipusim.machine.parts import Host, Link, PowerConstants
@@ -12,6 +13,9 @@ from ipusim.machine.parts import Host, Link, PowerConstants
 TOPOLOGIES = ("pair", "ladder", "torus")
 OWN_FILES = ("systems", "chips", "power", "links", "hosts")
 """What a user's file may describe."""
+
+_MOST_BYTES = 2**20
+"""Of a user's file: all machines of data/hardware have a tenth of it."""
 
 
 @described
@@ -138,6 +142,7 @@ def load_system(name: str, *, adopted: bool = True) -> System:
 def _own_system(path: str, adopted: bool) -> System:
     """Return the system of a user's file."""
     try:
+        check_file(Path(path), _MOST_BYTES)
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"The machine file {path!r} cannot be read: {why(error)}.") from error

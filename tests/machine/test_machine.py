@@ -1,6 +1,7 @@
 """The hardware description: what the sources say, and what happens when a file is broken."""
 
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -429,6 +430,15 @@ def test_a_bad_machine_file_gets_one_sentence(tmp_path: Path, text: str, message
     with pytest.raises((ConfigError, DataError, UnknownNameError), match=message) as caught:
         machine.load_system(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_machine_file_that_need_not_end_is_not_read(tmp_path: Path) -> None:
+    pipe, long = tmp_path / "pipe.toml", tmp_path / "long.toml"
+    os.mkfifo(pipe)
+    long.write_bytes(b"#" * 2**21)
+    for path, why in ((pipe, "it is no regular file"), (long, "2097152 bytes, where 1048576")):
+        with pytest.raises(ConfigError, match=f"cannot be read: .*{why}"):
+            machine.load_system(str(path))
 
 
 def test_the_c600_card_has_the_peak_that_was_announced() -> None:

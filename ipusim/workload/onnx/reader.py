@@ -13,6 +13,10 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from ipusim.errors import WorkloadError, why
+from ipusim.files import check_file
+
+_MOST_BYTES = 2**31 - 1
+"""Of a file, as protobuf has it; larger models keep their weights in files beside it."""
 
 _KEPT_ELEMENTS = 4096
 """Constants up to this size keep their values (shapes, axes, scalars); larger ones are weights."""
@@ -173,6 +177,7 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
 
 def _load(path: Path) -> onnx.ModelProto:
     try:
+        check_file(path, _MOST_BYTES)
         return onnx.load(path, load_external_data=False)
     except FileNotFoundError:
         raise WorkloadError(f"There is no ONNX file {str(path)!r}; check the path.") from None
@@ -297,6 +302,7 @@ def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], folder: Path) ->
     if offset < 0 or not path.is_relative_to(folder.resolve()):
         raise ValueError(offset)
     try:
+        check_file(path, LARGEST_SIZE)
         with path.open("rb") as file:
             file.seek(offset)
             content = file.read(wanted)

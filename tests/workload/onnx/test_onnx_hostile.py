@@ -1,6 +1,7 @@
 """Files that are damaged or made to hurt: one sentence each, soon, whatever they hold."""
 
 import itertools
+import os
 import time
 
 import numpy as np
@@ -157,6 +158,7 @@ def test_one_sentence_soon(name):
         ({"location": "w.bin", "offset": str(2**60)}, None),
         ({"location": "w.bin", "length": str(2**60)}, None),
         ({"location": "absent.bin"}, None),
+        ({"location": "pipe"}, None),
     ],
 )
 def test_external_data(tmp_path, entry, message):
@@ -167,6 +169,7 @@ def test_external_data(tmp_path, entry, message):
     for key, value in entry.items():
         tensor.external_data.add(key=key, value=value)
     (tmp_path / "w.bin").write_bytes(b"\0" * 16)
+    os.mkfifo(tmp_path / "pipe")
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     if message is None:

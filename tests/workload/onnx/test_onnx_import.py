@@ -1,6 +1,7 @@
 """Whole files: the light models of the onnx package, operators, batches, bad input."""
 
 import itertools
+import os
 from pathlib import Path
 
 import numpy as np
@@ -785,6 +786,17 @@ def test_what_is_no_path_is_refused(source):
 def test_folder_instead_of_file(tmp_path):
     for path in (tmp_path, "null\0.onnx"):
         with pytest.raises(WorkloadError, match="cannot be read"):
+            from_onnx(path)
+
+
+def test_a_pipe_a_device_and_a_file_beyond_protobuf_are_not_read(tmp_path):
+    names = pipe, device, large = [tmp_path / name for name in ("pipe", "device", "large")]
+    os.mkfifo(pipe)
+    device.symlink_to(os.devnull)
+    with large.open("wb") as file:
+        file.truncate(2**31)
+    for path, why in zip(names, ["no regular file"] * 2 + ["2147483648 bytes, where"], strict=True):
+        with pytest.raises(WorkloadError, match=f"cannot be read .it .*{why}"):
             from_onnx(path)
 
 
