@@ -6,6 +6,7 @@ fuse products into sums or do not. A comparison with one needs a bound that hold
 
 import numpy as np
 
+HALF = 2.0**-11
 SINGLE = 2.0**-24
 DOUBLE = 2.0**-53
 """Unit roundoff: the largest relative error of one rounding to nearest."""
@@ -24,11 +25,31 @@ def sum_bound(
     return 2 * growth / (1 - growth) * magnitude
 
 
+def loose_bound(
+    terms: int, expected: np.ndarray, *operands: np.ndarray, unit: float = SINGLE
+) -> np.ndarray:
+    """Return `sum_bound` where absolute products cannot be had, as of several operators in a row.
+
+    No value on the way is taken to be larger than the largest operand (or 1, as of exponentials)
+    and the result together; `terms` counts the roundings on the longest way to a result.
+    """
+    finite = (np.abs(x[np.isfinite(x)]).max(initial=1) for x in operands if x.dtype.kind == "f")
+    return sum_bound(terms, max(finite, default=1) + np.abs(expected.astype(np.float64)), unit)
+
+
 def assert_within(result: np.ndarray, expected: np.ndarray, bound: float | np.ndarray) -> None:
     """Fail where two results lie further apart than a bound for each element."""
-    apart = np.abs(np.asarray(result, np.float64) - np.asarray(expected, np.float64))
-    worst = np.unravel_index(np.argmax(apart - bound), apart.shape)
-    assert (apart <= bound).all(), (
+    result, expected = (np.asarray(one, np.float64) for one in (result, expected))
+    assert result.shape == expected.shape
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(result - expected)
+        beyond = np.where(apart <= bound, -np.inf, apart - bound)
+    # equal infinities, and no numbers where none are expected
+    beyond[(result == expected) | (np.isnan(result) & np.isnan(expected))] = -np.inf
+    if np.isneginf(beyond).all():
+        return
+    worst = np.unravel_index(np.argmax(beyond), beyond.shape)
+    raise AssertionError(
         f"{result[worst]} and {expected[worst]} at {worst} lie {apart[worst]:.3g} apart, more than "
         f"{np.broadcast_to(bound, apart.shape)[worst]:.3g}."
     )

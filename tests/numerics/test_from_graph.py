@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from rounding_bound import HALF, assert_within, loose_bound
 
 from ipusim import numerics
 from ipusim.errors import WorkloadError
@@ -21,10 +22,11 @@ def test_operators_of_a_graph_are_those_of_their_definitions():
     scale, shift, mean, variance = (one.reshape(3, 1, 1) for one in weights.values())
     wanted = np.clip(scale * (given - mean) / np.sqrt(variance + 1e-5) / 6 + shift / 6 + 0.5, 0, 1)
     (ran,) = numerics.run(graph, given, weights=weights, precision="32.32").values()
-    np.testing.assert_allclose(ran, wanted.reshape(2, 12), rtol=1e-5)
+    wanted, operands = wanted.reshape(2, 12), (given, *weights.values())
+    assert_within(ran, wanted, loose_bound(8, wanted, *operands))
     (half,) = numerics.run(graph, given, weights=weights, precision="16.16").values()
     assert half.dtype == np.float16
-    np.testing.assert_allclose(half, wanted.reshape(2, 12), atol=4e-3)
+    assert_within(half, wanted, loose_bound(2, wanted, *operands, unit=HALF))
 
 
 def test_random_weights_of_norms_leave_their_input_alone():
@@ -32,7 +34,8 @@ def test_random_weights_of_norms_leave_their_input_alone():
     graph = g.finish(g.batch_norm("norm", g.input("x", (1, 2, 2, 2))))
     given = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)
     (result,) = numerics.run(graph, given, precision="32.32").values()
-    np.testing.assert_allclose(result, given / np.sqrt(1 + 1e-5), rtol=1e-6)
+    wanted = given / np.sqrt(1 + 1e-5)
+    assert_within(result, wanted, loose_bound(4, wanted, given))
 
 
 def test_what_has_no_form_is_named():

@@ -223,6 +223,27 @@ def test_single_precision_is_onnxruntimes(name):
     assert_within(result, expected, single_bound(name, model, feed, expected))
 
 
+def with_one_moved(model):
+    """Return a model in which the largest of every weight is off by a thousandth."""
+
+    def moved(_, weights):
+        weights = weights.copy()
+        weights.flat[np.abs(weights).argmax()] *= 1.001
+        return weights
+
+    return mapped(model, moved)
+
+
+@pytest.mark.parametrize("name", ["conv", "volume", "transposed", "matmul", "gemm", "layer norm"])
+def test_a_weight_that_is_off_by_a_thousandth_is_noticed(name):
+    model = (CASES | ONLY_FORWARD)[name]
+    feed = feed_for(model)
+    expected = onnxruntime_outputs(model, feed)["y"]
+    result = numerics.run(with_one_moved(model), feed, precision="32.32")["y"]
+    with pytest.raises(AssertionError, match="apart, more than"):
+        assert_within(result, expected, single_bound(name, model, feed, expected))
+
+
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "relu", "leaky", "max pool", "transpose"])
 def test_one_operation_is_rounded_once(name):
     """Results of one operation on halves are the halves nearest to the exact results."""
