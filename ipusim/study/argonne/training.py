@@ -1,15 +1,8 @@
 """The accuracy half of the Argonne study: BraggNN trained in several arithmetics, and recorded.
 
-What the notebook trains itself is short. Longer runs are recorded in data/evidence by
-
-    python -m ipusim.study.argonne.training --schedule standard --seeds 0 1 2
-    python -m ipusim.study.argonne.training --schedule standard --seeds 1 --rounding-seed 1
-
-which keeps a checkpoint per run, so that it can be stopped and called again.
+What the notebook trains itself is short; docs/record_braggnn.py records longer runs.
 """
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ipusim import files
-from ipusim.errors import IpuSimError
-from ipusim.files import evidence_records, write_text
+from ipusim.files import evidence_records
 from ipusim.study.argonne.braggnn import training as bragg
 from ipusim.study.argonne.braggnn.patches import PATCH_SIZE, prepare_patches
 from ipusim.study.argonne.braggnn.peaks import Peaks
@@ -33,9 +24,10 @@ centre: Liu et al., IUCrJ 9 (2022) 104-113, abstract."""
 PERCENTILES = (50.0, 75.0, 95.0, 99.5)
 """Those that the authors' code prints."""
 SHOWN_PEAKS = 12
-_PLANNED = ("train_peaks", "test_peaks", "batch", "steps")
+PLANNED = ("train_peaks", "test_peaks", "batch", "steps")
 _PIXELS = ("p50_px", "p75_px", "p95_px")
-_COLUMNS = ("schedule", "seed", "rounding_seed", *_PLANNED, "method", *_PIXELS)
+COLUMNS = ("schedule", "seed", "rounding_seed", *PLANNED, "method", *_PIXELS)
+"""Those of `RECORD`; `PLANNED` are numbers of a schedule."""
 _SINGLE_PRECISION = "32.32"
 
 
@@ -204,23 +196,11 @@ def _places(centres: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(centres, columns=["column", "row"]).rename_axis("peak").reset_index()
 
 
-def record_rows(
-    schedule: str, seed: int, runs: Sequence[bragg.Trained], held_out: Peaks
-) -> pd.DataFrame:
-    """Return the lines that `RECORD` holds of one seed."""
-    plan = bragg.named_schedule(schedule)
-    table = error_table(training_errors(runs, held_out))
-    same = {name: getattr(plan, name) for name in _PLANNED}
-    same |= {"schedule": schedule, "seed": seed}
-    same["rounding_seed"] = runs[0].options.arithmetic.seed
-    return table.assign(**same)[list(_COLUMNS)]
-
-
 @cache
 def recorded() -> pd.DataFrame:
     """Return the recorded runs: a line per schedule, seed and arithmetic, errors in pixels."""
     lines = evidence_records(RECORD)
-    frame = pd.DataFrame({name: [line[name] for line in lines] for name in _COLUMNS})
+    frame = pd.DataFrame({name: [line[name] for line in lines] for name in COLUMNS})
     numbers = frame.columns.difference(["schedule", "method"])
     return frame.assign(**frame[numbers].apply(pd.to_numeric))
 
@@ -240,38 +220,3 @@ def recorded_frame() -> pd.DataFrame:
     ).reset_index()  # fmt: skip
     counted.insert(3, "method", counted.pop("method"))
     return counted
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, and put the results into the record in place of older ones of the same seeds."""
-    parser = argparse.ArgumentParser(prog="ipusim.study.argonne.training", description=__doc__)
-    parser.add_argument("--schedule", choices=list(bragg.schedules()), default="standard")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--rounding-seed", type=int, default=0)
-    parser.add_argument("--folder", default="build/braggnn", help="where checkpoints are kept")
-    parser.add_argument("--record", type=Path, default=files.data_dir() / "evidence" / RECORD)
-    options = parser.parse_args(arguments)
-    try:
-        for seed in options.seeds:
-            how = {"checkpoint_dir": options.folder, "rounding_seed": options.rounding_seed}
-            runs, held_out = train(options.schedule, seed, **how)
-            _replace_record(options.record, record_rows(options.schedule, seed, runs, held_out))
-    except IpuSimError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _replace_record(path: Path, rows: pd.DataFrame) -> None:
-    keys = ["schedule", "seed", "rounding_seed"]
-    if path.exists():
-        known = pd.read_csv(path)
-        same = (known[keys] == rows[keys].iloc[0]).all(axis=1)
-        rows = pd.concat([known[~same], rows], ignore_index=True)
-    rows["schedule"] = pd.Categorical(rows["schedule"], list(bragg.schedules()))
-    rows = rows.sort_values(keys, kind="stable")
-    write_text(path, rows.to_csv(index=False, float_format="%.5f", lineterminator="\n"))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

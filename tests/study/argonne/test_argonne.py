@@ -1,8 +1,10 @@
 """The Argonne study beside its dataflows: machines, other claims, recorded training, pictures."""
 
 import math
+import runpy
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -207,13 +209,15 @@ def tiny(monkeypatch):
 def test_a_run_is_recorded_in_place_of_the_older_one(tiny, tmp_path):
     record = tmp_path / "deep" / "record.csv"
     common = ["--folder", str(tmp_path / "runs"), "--record", str(record)]
-    assert bragg_training.main(["--seeds", "1", "0", *common]) == 0
+    script = Path(__file__).resolve().parents[3] / "docs" / "record_braggnn.py"
+    main = runpy.run_path(str(script))["main"]
+    assert main(["--seeds", "1", "0", *common]) == 0
     first = pd.read_csv(record)
     assert list(first["seed"]) == [0] * 4 + [1] * 4
     assert list(first["steps"].unique()) == [2]
-    assert bragg_training.main(["--seeds", "1", *common]) == 0
+    assert main(["--seeds", "1", *common]) == 0
     pd.testing.assert_frame_equal(pd.read_csv(record), first)
-    assert bragg_training.main(["--seeds", "1", "--rounding-seed", "3", *common]) == 0
+    assert main(["--seeds", "1", "--rounding-seed", "3", *common]) == 0
     added = pd.read_csv(record)
     assert len(added) == 10
     assert list(added[added["rounding_seed"] == 3]["method"]) == [
