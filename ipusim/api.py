@@ -71,8 +71,8 @@ def simulate(
     costs : FittedCosts, optional
         Fitted costs instead of those in data/calibration.toml.
     as_if_it_fits : bool
-        Whether a run that does not fit gets latency, throughput and power all the same, as the
-        published runs do that the model of memory says not to fit; by default they are NaN.
+        Whether latency, throughput and power are predicted of a run that needs more memory than
+        there is; by default they are NaN. The model of memory says so of some published runs, too.
     shapes, dims, values, allow_unknown : optional
         What an ONNX file leaves open, as `from_onnx` takes it; for a path ending in .onnx.
     <options>

@@ -68,7 +68,8 @@ class Plan:
         Everything that fits, one row per way: chips, latency (ms), throughput (items/s), tile
         (bytes in use, %), the options that make it, and ``command`` and ``python``, lines to copy.
     pareto : pandas.DataFrame
-        The rows that no other beats in chips, latency and throughput, near ones (`NEAR`) told once.
+        The rows that no other beats in chips, latency and throughput, one of nearly equal ones
+        (`NEAR`).
     """
 
     model: str

@@ -95,7 +95,8 @@ def stack_names() -> tuple[str, ...]:
 def load_stack(name: str, *, adopted: bool = True) -> Stack:
     """Return one software stack, such as "sdk-2.4", whatever its case, spaces and hyphens.
 
-    `adopted` is that of `ipusim.machine.constants.load`.
+    If not `adopted`, values are those without decisions that were taken after seeing residuals
+    (data/adopted.csv). An UnknownNameError if there is no such stack.
 
     Examples
     --------

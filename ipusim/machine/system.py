@@ -105,7 +105,8 @@ def load_system(name: str, *, adopted: bool = True) -> System:
         Its name, in any case, with or without spaces and hyphens, or the path of a file that ends
         in .toml: a machine of the user's own.
     adopted : bool
-        If false, values are those without the decisions that were taken after seeing residuals.
+        If false, values are those without the decisions that were taken after seeing residuals
+        (data/adopted.csv).
 
     Returns
     -------

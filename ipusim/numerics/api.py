@@ -92,7 +92,7 @@ def run(
 
     Examples
     --------
-    >>> import numpy as np
+    >>> from ipusim import numerics
     >>> from ipusim import numerics
     >>> centres = numerics.run("braggnn", np.zeros((2, 1, 11, 11)), precision="16.16")
     >>> [(array.shape, array.dtype.name) for array in centres.values()]
@@ -127,6 +127,13 @@ def gradients(
     -------
     dict of str to numpy.ndarray
         float32 by name; with half storage every value is a half.
+
+    Examples
+    --------
+    >>> from ipusim import numerics
+    >>> slopes = numerics.gradients("braggnn", np.ones((1, 1, 11, 11)), np.ones((1, 2)))
+    >>> slopes["patches"].shape, slopes["dense_layers.out.bias"].tolist()
+    ((1, 1, 11, 11), [1.0, 1.0])
     """
     options = ArithmeticOptions(**arithmetic)
     program, given, chosen = _prepare(source, inputs, weights, options.seed)

@@ -78,16 +78,18 @@ class Report:
     tier : str
         "calibrated", "specification" or "roofline".
     result : StepResult
-        Everything behind the numbers.
+        The step behind the numbers: graph, program, memory, energy, terms of its time.
     note : str
-        What is to know of the model: what an import fused and assumed, what is recalled.
+        Remarks on the model: what the import of its file fused and assumed, what of its definition
+        is recalled from memory.
     family : str
-        Of the model: its interval is that of a known family or of a new network.
+        Architecture of the model. Its interval is that of families on which the simulator was
+        developed, or that of new networks.
     asked : mapping of str to object
-        What `ipusim.simulate` was asked, the model included, to be asked again.
+        The arguments of `ipusim.simulate` that made it, the model included.
     as_if_it_fits : bool
-        Whether a run that does not fit has latency, throughput and power all the same; by default
-        they are NaN, and only `result` says what the program would take.
+        Whether a run that needs more memory than there is has latency, throughput and power; by
+        default they are NaN, and `result` alone has the time of the program.
 
     Examples
     --------
