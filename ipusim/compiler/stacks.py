@@ -13,26 +13,41 @@ PARTIALS_BYTES = {"half": 2, "float": 4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack(Sourced, file="stacks", word="software stack"):
-    """One software stack, each property with its source.
+    """One software stack, each property with its source (``constants``).
 
-    `planner_era` is the generation of planner rules and convolution vertices (`vertices.conv`),
-    `codelets` the version of all other vertices (`tiles.codelet_versions`). `partials` is the
-    default type of partial sums, `available_memory_proportion` the share of tile memory that the
-    temporaries of one operation may take.
-
-    What the compiler does if a flag is set: `fold_batch_norm` folds a batch norm at inference into
-    the convolution before it; `regroup_fully_connected` regroups the operands of fully connected
-    layers before the product; `operands_in_order` rearranges an operand that an operation made once
-    for all tiles, in pieces of their real length; `copies_windows` has weight gradients copy their
-    windows piece by piece and nothing else; `remaps_outputs` rearranges results in which no
-    neighbours are adjacent in memory. With `host_work_in_step` the host prepares each batch inside
-    the timed step. `io_tiles` tiles are set aside for transfers that overlap with compute.
-
-    Cycles are sync and control code of a superstep: `planned_superstep_cycles` with an exchange
-    that belongs to a convolution or a matrix product, `superstep_cycles` with any other,
-    `loop_superstep_cycles` with any in a loop, `compute_set_cycles` of a step without an exchange,
-    `loop_compute_set_cycles` in a loop. `cut_partials_percent` is the time in which a tile receives
-    partials that several tiles send in two pieces each, in percent of that at its full rate.
+    Attributes
+    ----------
+    planner_era : int
+        Generation of the planner's rules and of the vertices of convolutions (`vertices.conv`).
+    codelets : str
+        Version of all other vertices (`tiles.CODELET_VERSIONS`).
+    partials : {"half", "float"}
+        Type of partial sums unless a run says otherwise.
+    available_memory_proportion : float
+        Share of tile memory that the temporaries of one operation may take.
+    fold_batch_norm : bool
+        Whether a batch norm at inference is folded into the convolution before it.
+    regroup_fully_connected : bool
+        Whether operands of fully connected layers are brought into the plan's channel groups first.
+    operands_in_order : bool
+        Whether an operand that an operation made is rearranged once for all tiles, at the cost of
+        its pieces as they lie in memory, and not at the planner's own estimate.
+    copies_windows : bool
+        Whether weight gradients copy, within a tile, only elements that several windows hold.
+    remaps_outputs : bool
+        Whether results in which no neighbours are adjacent in memory are rearranged.
+    host_work_in_step : bool
+        Whether the host prepares each batch inside the timed step.
+    io_tiles : int
+        Tiles set aside for transfers that overlap with compute.
+    planned_superstep_cycles, superstep_cycles, loop_superstep_cycles : int
+        Sync and control code of a superstep with an exchange [cycles]: one that belongs to a
+        convolution or a product, any other, any in a loop.
+    compute_set_cycles, loop_compute_set_cycles : int
+        Those of a step without an exchange [cycles], and of one in a loop.
+    cut_partials_percent : int
+        Time in which a tile receives partial sums that several tiles send in two pieces each, in
+        percent of that at its full rate.
     """
 
     name: str
