@@ -118,9 +118,24 @@ def _tiny_bert() -> Graphs:
     )
 
 
+def _nano_gpt() -> Graphs:
+    """Six layers of 384 features in float32, two sequences of 1,024 characters, no dropout.
+
+    As graphcore-research/flash-attention-ipu has it (demo/train.py, on train_shakespeare_char of
+    nanoGPT): AdamW, gradients of several micro-batches accumulated.
+    """
+    small = zoo.gpt2_small(layers=6, hidden=384, heads=6, vocabulary=65)
+    return training_graphs(
+        drop_dropout(small.graph(2)).with_precision("32.32"),
+        loss="cross_entropy",
+        optimizer="adamw",
+        accumulate="scaled_add",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """A network of ipu_network_memory.csv."""
+    """A network of ipu_network_memory.csv or ipu_network_programs.csv."""
 
     build: Callable[[], Graphs]
     last_layer: int  # what follows the layers belongs to it by its tensors
@@ -128,6 +143,7 @@ class Profiled:
     # outliner from it (POPART_POPLINER_OUTLINER_REGEX).
     repeats_share: bool
     partials: str
+    memory_proportion: float | None = None
 
     def layer(self, op: str) -> int | None:
         """Return the layer to which PopLiner counts an operation, by its name; None outside."""
@@ -157,8 +173,11 @@ PROFILED = {
     "bert_demo_tiny_128_squad_training_poptorch": Profiled(
         build=_tiny_bert, last_layer=2, repeats_share=False, partials="half"
     ),
+    "nanogpt_training_poptorch": Profiled(
+        build=_nano_gpt, last_layer=5, repeats_share=True, partials="float", memory_proportion=0.08
+    ),
 }
-"""By the name in the file."""
+"""By the name in the files."""
 
 SMALL: dict[str, Callable[[int], Graph]] = {
     "truncated ResNet-18 (no batch norm)": truncated_resnet18,

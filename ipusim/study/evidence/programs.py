@@ -1,0 +1,62 @@
+"""Programs of compiled networks: counted in public profiles, and lowered here.
+
+Poplar's profile lists the programs of a network (`data/evidence/ipu_network_programs.csv`). A
+superstep with an exchange is three of them, exchange, sync and execution; one without is the
+execution alone. The body of a loop counts once, as it does in a profile.
+"""
+
+from collections import Counter
+
+import pandas as pd
+
+from ipusim.compiler.lower import lower
+from ipusim.compiler.program import Superstep
+from ipusim.compiler.stacks import load_stack
+from ipusim.files import evidence_records
+from ipusim.machine import load_chip
+from ipusim.study.evidence.memory import CHIP, PROFILED_STACK
+from ipusim.study.evidence.networks import PROFILED
+from ipusim.workload.graph import Graph
+
+WITH_EXCHANGE = 3
+"""Exchange, sync, execution."""
+WHOLE = "whole"
+
+
+def programs_of(step: Superstep) -> int:
+    """Return as how many programs a profile lists a superstep."""
+    return WITH_EXCHANGE if step.exchanges else 1
+
+
+def lowered_programs(network: str) -> Counter[str]:
+    """Count the programs of a network of `PROFILED` by phase and in all."""
+    profiled, found = PROFILED[network], Counter[str]()
+    graphs = profiled.build()
+    for graph in filter(None, (graphs.micro_batch, graphs.update)):
+        for phase, count in _by_phase(graph, profiled.partials, profiled.memory_proportion):
+            found[phase] += count
+            found[WHOLE] += count
+    return found
+
+
+def _by_phase(graph: Graph, partials: str, proportion: float | None) -> list[tuple[str, int]]:
+    program = lower(
+        graph,
+        load_chip(CHIP),
+        load_stack(PROFILED_STACK),
+        partials=partials,
+        host_dtype=None,
+        available_memory_proportion=proportion,
+    )
+    counts = (sum(map(programs_of, op.steps)) for op in program.ops)
+    return list(zip((op.phase for op in graph.ops), counts, strict=True))
+
+
+def programs_table() -> pd.DataFrame:
+    """Set the lowered programs beside the counted ones, with their ratio in percent."""
+    frame = pd.DataFrame(evidence_records("ipu_network_programs.csv"))
+    lowered = {network: lowered_programs(network) for network in dict.fromkeys(frame["network"])}
+    places = zip(frame["network"], frame["part"], strict=True)
+    counted = frame["programs"].astype(int)
+    found = pd.Series([lowered[network][part] for network, part in places])
+    return frame.assign(programs=counted, lowered=found, lowered_percent=100.0 * found / counted)
