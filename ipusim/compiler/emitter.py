@@ -50,20 +50,19 @@ class TensorLayout(NamedTuple):
 
     `grouping` elements are adjacent in memory: channels or, if `rows`, elements of one column in
     successive rows. It lies on `tiles` tiles, spread linearly over the chip if None. Tensors of one
-    `mapping`, the name of a tensor, lie on the same tiles element by element; it is empty where a
-    tensor has its own. A tensor is `free` if it is laid out for its consumer (host inputs,
-    parameters, gradients of those).
+    `mapping`, a number, lie on the same tiles element by element; None is one of its own. A tensor
+    is `free` if it is laid out for its consumer (host inputs, parameters, gradients of those).
     """
 
     grouping: int = DEFAULT_GROUPING
     tiles: int | None = None
     free: bool = False
-    mapping: str = ""
+    mapping: int | None = None
     rows: bool = False
 
-    def mapped(self, tensor: str) -> Self:
-        """Return this layout with the mapping of a tensor; `_replace` takes three times as long."""
-        return TensorLayout(self.grouping, self.tiles, self.free, tensor, self.rows)
+    def mapped(self, mapping: int | None) -> Self:
+        """Return this layout with another mapping; `_replace` takes three times as long."""
+        return TensorLayout(self.grouping, self.tiles, self.free, mapping, self.rows)
 
     def lies_with(self, other: Self) -> bool:
         """Whether two tensors need no exchange to be combined element by element."""

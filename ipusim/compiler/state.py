@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
+from ipusim.compiler.overwriting import overwritten
 from ipusim.compiler.program import LoweredOp, all_temp_bytes
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import Runs
@@ -34,7 +35,8 @@ class Task(NamedTuple):
     input lies on its fullest tile if a matrix product made it, `changes_table` that the graph
     changes the rows of a table of these sizes; `forward_plan` is the plan of the forward
     convolution if this is its data gradient, `reference` the layout of what the forward pass
-    dropped from if this is a dropout's gradient.
+    dropped from if this is a dropout's gradient, `overwritten` the place of the input whose memory
+    an elementwise result takes.
     """
 
     params: Attributes
@@ -47,6 +49,7 @@ class Task(NamedTuple):
     changes_table: bool = False
     forward_plan: Plan | None = None
     reference: TensorLayout | None = None
+    overwritten: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,12 +135,12 @@ class Lowered(NamedTuple):
     """An operation without a name, its results, and the plan of a convolution or product.
 
     Results have no mapping: `mappings` are the numbers of those in the `Task` that they have too,
-    -1 where a result has its own.
+    None where a result has its own.
     """
 
     op: LoweredOp
     results: tuple[Placed, ...]
-    mappings: tuple[int, ...]
+    mappings: tuple[int | None, ...]
     chosen: Plan | None
 
 
@@ -165,6 +168,7 @@ class LoweringState:
     dropped: dict[str, str] = field(default_factory=dict)
     lowered: dict[Task, Lowered] = field(default_factory=dict)
     changed_tables: frozenset[Gather] = field(init=False)
+    overwritten: Mapping[str, int] = field(init=False)
     training: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -172,6 +176,7 @@ class LoweringState:
         gathers = (op.params for op in ops if isinstance(op.params, Gather))
         self.changed_tables = frozenset(map(_table_of, (g for g in gathers if g.variant)))
         self.training = any(op.phase != "forward" for op in ops)
+        self.overwritten = overwritten(self.graph)
 
     def place(self, name: str) -> Placed:
         """Return a tensor where it lies; one that no operation made is free by role, or spread."""
@@ -206,6 +211,7 @@ class LoweringState:
             if isinstance(params, Conv) and params.pass_kind == "data_gradient"
             else None,
             reference=reference,
+            overwritten=self.overwritten.get(op.name),
         )
 
     def lower(self, op: Op) -> LoweredOp:
@@ -217,7 +223,7 @@ class LoweringState:
             lowered = self.lowered[task] = self._lowered(task)
         self.placed.update(zip(op.outputs, lowered.results, strict=True))
         for name, number in zip(op.outputs, lowered.mappings, strict=True):
-            if number >= 0:
+            if number is not None:
                 self.mappings[name] = [*numbers][number]
         if isinstance(op.params, Conv) and op.params.pass_kind == "forward":
             self.plans[op.inputs[1]] = lowered.chosen
@@ -228,7 +234,7 @@ class LoweringState:
 
     def _lowered(self, task: Task) -> Lowered:
         read = [*(one.layout for one in task.inputs), *filter(None, [task.reference])]
-        read = [one.mapped(str(number)) for one, number in zip(read, task.mappings, strict=True)]
+        read = [one.mapped(number) for one, number in zip(read, task.mappings, strict=True)]
         if task.reference:
             task = task._replace(reference=read[-1])
         inputs = (
@@ -248,10 +254,10 @@ class LoweringState:
         # The last layout holds for all further results.
         each = [layouts[min(index, len(layouts) - 1)] for index in range(len(task.results))]
         results = [
-            made._replace(layout=layout.mapped(""))
+            made._replace(layout=layout.mapped(None))
             for made, layout in zip(task.results, each, strict=True)
         ]
-        mappings = [int(layout.mapping or -1) for layout in each]
+        mappings = [layout.mapping for layout in each]
         lowered = m.finish(m.result or layouts[0])
         return Lowered(lowered, tuple(results), tuple(mappings), m.chosen)
 

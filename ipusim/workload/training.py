@@ -25,6 +25,9 @@ RECOMPUTE_MODES = ("none", "auto")
 ACCUMULATOR_SUFFIX = ".accumulator"
 """After the name of a parameter: the sum of its gradients."""
 
+AGAIN = ".again"
+"""After the name of an operation or tensor: the same, computed again in the backward pass."""
+
 _PLANNED = Conv | MatMul | Recurrent
 
 
@@ -342,7 +345,7 @@ def _recomputed(
             again.append(op)
             wanted.update(made.intersection(op.inputs))
     again.reverse()
-    clones = {name: f"{name}.again" for op in again for name in op.outputs}
+    clones = {name: name + AGAIN for op in again for name in op.outputs}
     for name, clone in clones.items():
         tape.tensors[clone] = changed(tape.forward[name], name=clone)
     # What crosses a boundary was kept: the backward pass reads the kept tensor.
@@ -352,7 +355,7 @@ def _recomputed(
         return tuple(renamed.get(name, name) for name in op.inputs)
 
     def second(op: Op) -> Op:
-        new = {"name": f"{op.name}.again", "phase": "recompute", "source": op.name}
+        new = {"name": op.name + AGAIN, "phase": "recompute", "source": op.name}
         return changed(op, inputs=reads(op), outputs=tuple(map(clones.get, op.outputs)), **new)
 
     return [*map(second, again), *(_reading(op, reads(op)) for op in backward)]

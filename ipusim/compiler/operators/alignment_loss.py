@@ -125,7 +125,7 @@ def alignment_loss(
     m: Lowering, op: AlignmentLoss, x: Placed, *_: Placed
 ) -> tuple[TensorLayout, ...]:
     """Lower a loss over alignments and its gradient, which lies with the probabilities."""
-    m.result = x.layout._replace(free=False, mapping="")
+    m.result = x.layout._replace(free=False, mapping=None)
     (_ctc if op.kind == "ctc" else _transducer)(m, op, float_dtype(x.dtype))
     return SPREAD, m.result
 

@@ -25,7 +25,6 @@ from ipusim.compiler.vertices.elementwise import (
 )
 from ipusim.compiler.vertices.training import SEED_BYTES, random_cycles
 from ipusim.workload.graph import Cast, Elementwise
-from ipusim.workload.operators.elementwise import KEEP_OPERANDS
 
 
 @lowers(Elementwise)
@@ -60,16 +59,29 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
         with m.holding(m.tile_bytes(x) if op.in_place_ok else 0):
             _gradient(m, op, x, inputs[0].layout)
     else:
-        # The result lies like the operand that is not repeated, whichever comes first
-        # (lib/popops/ElementWise.cpp, createOutputForElementWiseOp).
-        at = next((at for at, one in enumerate(inputs) if one.elements == x.elements), 0)
+        at = _template(m, x, inputs) if m.task.overwritten is None else m.task.overwritten
         inputs = (inputs[at], *inputs[:at], *inputs[at + 1 :])
         layout = inputs[0].layout
         if inputs[0].elements < x.elements:
             # No operand is whole, as where a row meets a column: the result is spread evenly.
-            layout = layout._replace(tiles=None, mapping="")
+            layout = layout._replace(tiles=None, mapping=None)
         _series(m, op, x._replace(layout=layout), inputs)
     return layout
+
+
+def _template(m: Lowering, x: Placed, inputs: tuple[Placed, ...]) -> int:
+    """Return the place of the operand that a new result lies like, 0 if none is as large.
+
+    It has the fewest elements on its fullest tile, then the most tiles, or comes first; what is
+    laid out for its consumer takes that layout (lib/popops/ElementWiseUtil.cpp,
+    createOutputForElementWiseOp, all versions).
+    """
+    whole = [at for at, one in enumerate(inputs) if one.elements == x.elements]
+
+    def order(at: int) -> tuple[bool, int, int]:
+        return inputs[at].layout.free, m.share(inputs[at]), -m.tiles_of(inputs[at])
+
+    return min(whole or [0], key=order)
 
 
 @lowers(Cast)
@@ -225,24 +237,23 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     repeated = op.broadcast and not spread
     grouping = gcd(x.layout.grouping, x.elements)
     x = x._replace(layout=x.layout._replace(grouping=grouping))
+    in_place = m.task.overwritten is not None
     single = not repeated or min(other.elements for other in inputs) == 1
     for index, function in enumerate(vertices_of(op.function, m.tile.version)):
         vertex = vertex_of(function, m.tile.version)
         if vertex == "UnaryOp1D":
-            # What a gradient reads later is not overwritten.
-            kept = m.training and op.function in KEEP_OPERANDS
-            m.unary(function, x, op.function, in_place=op.in_place_ok and not kept)
+            m.unary(function, x, op.function, in_place=in_place)
         elif repeated and _meets_column(m, inputs):
             rows = x.shaped(*m.made.shape)
-            m.by_row(function, rows, op.function, in_place=op.in_place_ok)
+            m.by_row(function, rows, op.function, in_place=in_place)
         elif repeated or (len(inputs) == 1 and vertex == "BinaryOp1D"):
             channels = 1 if single else grouping
-            m.by_channel(function, x, channels, op.function, in_place=op.in_place_ok)
+            m.by_channel(function, x, channels, op.function, in_place=in_place)
         else:
             moved = {}
             if index == 0 and (spread or elsewhere):
                 moved = {"received": m.tile_bytes(x), "copy": pieces}
-            m.binary(function, x, op.function, in_place=op.in_place_ok, **moved)
+            m.binary(function, x, op.function, in_place=in_place, **moved)
 
 
 def _meets_column(m: Lowering, inputs: tuple[Placed, ...]) -> bool:

@@ -14,14 +14,14 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
     if op.viewed_on_ipu:
         # Parts of a tensor do not lie where the whole does.
         whole = sum(x.elements for x in inputs[:1]) == elements
-        return before if whole else before._replace(mapping="")
+        return before if whole else before._replace(mapping=None)
     if op.function in ("dynamic_slice", "dynamic_update"):
         # The slice of a loop's round is read, or written, on its own tiles: a sliceable tensor is
         # laid out so that every slice is spread over all tiles (poplibs
         # lib/popops/DynamicSlice.cpp, createSliceableTensor, createSliceableTensorFromSlice).
         share = m.share(Placed((m.made.elements,), m.made.dtype, before))
         m.slice(op.function, share, m.dtype, write=op.function == "dynamic_update")
-        return before._replace(mapping="")
+        return before._replace(mapping=None)
     if op.function == "carry":
         # The result of a loop's round is copied within its tiles, before it moves to the next one.
         kept = m.tile_bytes(m.made)

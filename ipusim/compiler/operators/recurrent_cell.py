@@ -79,8 +79,8 @@ class Cell:
         loop.
         """
         m = self.m
-        stored = TensorLayout(free=params.pass_kind != "weight_gradient", mapping="b")
-        a = Placed((params.m, params.k), self.dtype, TensorLayout(mapping="a"))
+        stored = TensorLayout(free=params.pass_kind != "weight_gradient", mapping=1)
+        a = Placed((params.m, params.k), self.dtype, TensorLayout(mapping=0))
         b = Placed((params.k, params.n), self.dtype, stored)
         result = Placed((params.m, params.n), self.dtype)
         task = Task(params, inputs=(a, b), results=(result,))

@@ -14,18 +14,21 @@ CHIP = load_chip("GC200")
 STACK = load_stack("sdk-2.4")
 
 
-def steps(function, *shapes, layouts=(), stack=STACK):
-    """Return the supersteps of a function of float16 inputs, which have layouts, or none."""
+def steps(function, *shapes, layouts=(), stack=STACK, kept=False):
+    """Return the supersteps of a function of float16 inputs, which have layouts, or none.
+
+    The host gets inputs that are `kept`, too, so that the result overwrites none.
+    """
     g = GraphBuilder("inputs")
     inputs = [g.input(f"x{index}", shape) for index, shape in enumerate(shapes)]
-    graph = g.finish(g.elementwise("y", function, *inputs)).with_precision("16.16")
+    graph = g.finish(g.elementwise("y", function, *inputs), *inputs * kept).with_precision("16.16")
     placed = {f"x{index}": layout for index, layout in enumerate(layouts)}
     program = lower(graph, CHIP, stack, host_dtype=None, layouts=placed)
     (op,) = [op for op in program.ops if op.name == "y"]
     return op.steps
 
 
-COLUMNS, ROWS = TensorLayout(mapping="columns"), TensorLayout(mapping="rows", rows=True)
+COLUMNS, ROWS = TensorLayout(mapping=0), TensorLayout(mapping=1, rows=True)
 """Neighbours along columns, or along rows, sit together in groups of 16."""
 
 
@@ -50,9 +53,29 @@ def test_an_operand_whose_neighbours_are_others_is_regrouped(layouts):
 @pytest.mark.parametrize(("grouping", "copies"), [(16, 0), (8, 128 * 451 // 1024 - 32)])
 def test_an_operand_whose_neighbours_are_the_same_only_moves(grouping, copies):
     matrix = (1472, 64)
-    elsewhere = COLUMNS._replace(mapping="elsewhere", grouping=grouping)
+    elsewhere = COLUMNS._replace(mapping=1, grouping=grouping)
     (add,) = steps("add", matrix, matrix, layouts=(COLUMNS, elsewhere))
     assert (add.exchange_bytes, add.copy_cycles) == (128, copies)
+
+
+FEW, MANY = TensorLayout(tiles=64, mapping=0), TensorLayout(tiles=1024, mapping=1)
+
+
+@pytest.mark.parametrize("layouts", [(FEW, MANY), (MANY, FEW)])
+def test_a_new_result_lies_like_the_operand_on_most_tiles(layouts):
+    """A gate before or after its tensor takes the same time, unless it is overwritten."""
+    matrix = (1472, 64)
+    (step,) = steps("mul", matrix, matrix, layouts=layouts, kept=True)
+    assert step.exchange_bytes == 2 * 1472 * 64 // 1024
+    (step,) = steps("mul", matrix, matrix, layouts=layouts)
+    assert step.exchange_bytes == 2 * 1472 * 64 // layouts[0].tiles
+
+
+def test_a_result_takes_no_layout_of_what_is_laid_out_for_it():
+    matrix = (1472, 64)
+    free = MANY._replace(free=True)
+    (step,) = steps("mul", matrix, matrix, layouts=(free, FEW), kept=True)
+    assert (step.exchange_bytes, step.tiles) == (0, 64)
 
 
 def test_a_column_meets_the_rows_of_a_matrix():

@@ -25,9 +25,9 @@ def sizes(kind="batch", batch=8, channels=64, field=16 * 23, groups=1, training=
     )
 
 
-THERE = TensorLayout(mapping="x")
+THERE = TensorLayout(mapping=0)
 """Where the activations lie."""
-ELSEWHERE = TensorLayout(mapping="dy")
+ELSEWHERE = TensorLayout(mapping=1)
 READINGS = ("whitened times gradient", "whitened times scaled gradient", "copy gradient")
 """Steps that read the gradient from where it lies."""
 
