@@ -404,7 +404,8 @@ def _one_hot(p: Parts) -> str:
     depth, rank = p.ints("", 1)[0], len(p.shape())
     axis = axis_of(int(p.get("axis", -1)), rank + 1)
     wide = p("Unsqueeze", p.input(0), [axis])
-    classes = np.arange(depth).reshape([-1 if a == axis else 1 for a in range(rank + 1)])
+    shape = [-1 if a == axis else 1 for a in range(rank + 1)]
+    classes = p.reshape(p("Range", 0, depth, 1), *shape)
     return p("Cast", p("Equal", wide, classes), to=p.kind(2))
 
 

@@ -8,6 +8,7 @@ from itertools import repeat
 from math import prod
 
 import numpy as np
+import onnx
 from onnx import helper, numpy_helper
 
 from ipusim.workload.onnx.context import ImportContext
@@ -27,6 +28,15 @@ _SHAPE_ONLY = ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Ident
 _RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 """Operators of which onnx's reference evaluator refuses forms that files have."""
 
+_MOST_NUMBERS = 2**22
+"""Operands and results of what is computed here; of more, as of weights, the shape is enough."""
+
+_PRODUCTS = ("Einsum", "MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger")
+_SIZED = ("OneHot", "MelWeightMatrix", "BlackmanWindow", "HammingWindow", "HannWindow")
+"""Operators without a rule of their shape: as large as their operands together, or as these say."""
+
+_REACH = ("kernel_shape", "pads", "dilations")
+
 
 class Folding:
     """Folds the constants of one import; of some kinds of nodes the results are always known."""
@@ -38,8 +48,20 @@ class Folding:
 
     def computes(self, node: Node) -> bool:
         """Whether the values of a node's results can be known: those of all its inputs are."""
-        known = all(value.array is not None for value in self.context.given(node))
-        return known and not node.op_type.startswith(RANDOM) and not node.domain
+        given = self.context.given(node)
+        known = all(value.array is not None for value in given) and onnx.defs.has(node.op_type)
+        known = known and not node.op_type.startswith(RANDOM) and not node.domain
+        return known and self._numbers(node, given) <= _MOST_NUMBERS
+
+    def _numbers(self, node: Node, given: list[Value]) -> int:
+        """Return about how many numbers computing a node takes, at most."""
+        reach = [n for name in _REACH for n in node.given.get(name) or ()]
+        if node.op_type in _PRODUCTS:
+            reach += [value.elements for value in given]
+        elif node.op_type in _SIZED:
+            sizes = [value.array for value in given[:2] if value.elements == 1]
+            reach += [int(array.item()) for array in sizes if array.dtype.kind in "iu"]
+        return sum(value.elements for value in given) * prod(1 + abs(n) for n in reach)
 
     def fold(self, node: Node, results: Results | None) -> None:
         """Record results as constants, with values if they are few or no rule told their shapes."""

@@ -125,7 +125,7 @@ class Walk:
         has_rule = node.op_type in RULES and not node.domain
         if has_rule and (static or node.op_type in HANDLERS):
             self._run(node, static=static)
-        elif computed and onnx.defs.has(node.op_type):
+        elif computed:
             self.constants.fold(node, None)
         elif not self._defined(node):
             # Without a handler it has to be constant: a rule says what it lacks for that.

@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+import tracemalloc
 
 import numpy as np
 import onnx
@@ -177,6 +178,40 @@ def test_external_data(tmp_path, entry, message):
     else:
         with pytest.raises(WorkloadError, match=message):
             from_onnx(path)
+
+
+LARGE = np.array(2**26)
+ONE = np.ones((1, 1, 1), np.float32)
+WIDE = {"kernel_shape": [2**26], "pads": [0, 2**26], "strides": [2**26]}
+CONSTANTS = {
+    "a window": (_node("BlackmanWindow", ["a"], ["w"]), {"a": LARGE}),
+    "one hot": (
+        _node("OneHot", ["a", "b", "c"], ["w"]),
+        {"a": np.array([0]), "b": LARGE, "c": np.array([0.0, 1.0])},
+    ),
+    "pads": (_node("AveragePool", ["a"], ["w"], **WIDE), {"a": ONE}),
+    "dilations": (
+        _node("Conv", ["a", "b"], ["w"], dilations=[2**26 - 1], pads=[0, 2**26]),
+        {"a": ONE, "b": np.ones((1, 1, 2), np.float32)},
+    ),
+    "an outer product": (
+        _node("Einsum", ["a", "a", "a"], ["w"], equation="a,b,c->abc"),
+        {"a": np.ones(400, np.float32)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_large_constants_need_no_values(name):
+    node, constants = CONSTANTS[name]
+    last = [_node("ReduceSum", ["w"], ["s"], keepdims=0), _node("Add", ["x", "s"], ["y"])]
+    model = make_model([node, *last], {"x": [2]}, ["y"], constants)
+    tracemalloc.start()
+    start = time.process_time()
+    assert from_onnx(model).graph().ops
+    assert time.process_time() - start < 5
+    assert tracemalloc.get_traced_memory()[1] < 2**27
+    tracemalloc.stop()
 
 
 def test_weights_in_nodes_are_read_soon():
