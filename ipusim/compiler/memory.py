@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ipusim.compiler.code_size import BYTES, Code, code_size
+from ipusim.compiler.overwriting import overwritten
 from ipusim.compiler.program import Program, all_temp_bytes
 from ipusim.compiler.tiles import ceil_div
 from ipusim.errors import ConfigError
@@ -179,22 +180,22 @@ class _Life(NamedTuple):
 def _lives(graph: Graph, tiles_of: Mapping[str, int], chip_tiles: int) -> list[_Life]:
     """Follow every tensor from the operation that makes it to the last that reads it.
 
-    Results of in-place operations share the memory of their first input, views that of all inputs.
+    Results share the memory of the input that they overwrite, views that of all inputs.
     """
     tiles = dict.fromkeys(graph.inputs, chip_tiles)
     born = dict.fromkeys(graph.inputs, 0)
     owners: dict[str, tuple[str, ...]] = {name: (name,) for name in graph.inputs}
-    consumers = graph.consumers()
+    reused = overwritten(graph)
     last_use = dict.fromkeys(graph.inputs, len(graph.ops))
     for index, op in enumerate(graph.ops):
-        source = op.inputs[0] if op.inputs else None
-        shares = op.kind == "layout" and op.params.viewed_on_ipu
-        in_place = op.kind == "elementwise" and op.params.in_place_ok
-        in_place = in_place and source is not None and len(consumers[source]) == 1
+        shared: tuple[str, ...] = ()
+        if op.kind == "layout" and op.params.viewed_on_ipu:
+            shared = op.inputs
+        elif op.name in reused:
+            shared = (op.inputs[reused[op.name]],)
         for name in op.outputs:
             if graph.tensors[name].alias_of is not None:
                 continue
-            shared = op.inputs if shares else op.inputs[:in_place]
             places = (place for part in shared for place in owners.get(part, ()))
             owners[name] = tuple(dict.fromkeys(places)) or (name,)
             if owners[name] == (name,):
