@@ -79,6 +79,38 @@ sys.exit(cli.main(["reproduce", "--out", sys.argv[2]]))
 """
 
 
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+runpy.run_module("ipusim", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_an_interrupt_of_imports_is_one_line():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, "ipusim: interrupted.")
+
+
+def test_an_interrupt_ends_the_compiler(tmp_path):
+    run = subprocess.Popen(
+        [sys.executable, "-m", "ipusim", "simulate", "resnet50"],
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stderr.readline().startswith("ipusim: compiling kernels")
+    time.sleep(1)
+    run.send_signal(signal.SIGINT)
+    said = run.communicate(timeout=15)[1]  # it answers after a minute by itself
+    assert (run.returncode, said.strip()) == (130, "ipusim: interrupted.")
+
+
 FAILS_TO_END = """
 import sys, threading
 flush = sys.stdout.flush
