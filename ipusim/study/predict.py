@@ -12,9 +12,11 @@ from ipusim.study.data.published import PublishedRow
 from ipusim.study.data.runs import RunConfiguration
 
 TIERS = ("roofline", "specification", "calibrated")
-"""The three kinds of prediction that every comparison shows side by side."""
-SOURCED = "sourced"
+"""The three kinds of prediction that every comparison makes."""
+SOURCED = "without adopted"
 """The specification tier without what was adopted after seeing residuals (data/adopted.csv)."""
+ALL_TIERS = (TIERS[0], SOURCED, *TIERS[1:])
+"""The order in which tables show them, each where it was asked for."""
 
 _SECONDS = {"s": 1.0, "min": 60.0}
 _SCALE = {"ms": 1e3, "ms/batch": 1e3, "s": 1.0}
@@ -35,18 +37,17 @@ def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None =
         raise StudyError(
             f"Run {run.run_id!r} is not modelled ({run.not_modelled}): choose another row."
         )
-    if tier not in (*TIERS, SOURCED):
-        raise StudyError(f"Unknown tier {tier!r}: use one of {', '.join((*TIERS, SOURCED))}.")
-    options = run.options()
+    if tier not in ALL_TIERS:
+        raise StudyError(f"Unknown tier {tier!r}: use one of {', '.join(ALL_TIERS)}.")
+    options = run.options(adopted=tier != SOURCED)
+    model = options.pop("model", run.model)
     if tier == "roofline":
-        return Request(entry=tier, model=run.model, options=options)
+        return Request(entry=tier, model=model, options=options)
     # Published runs did run, whatever the model of memory says; that verdict stands beside them.
-    options |= {"tier": tier, "as_if_it_fits": True}
-    if tier == SOURCED:
-        options |= {"tier": "specification", "adopted": False}
+    options |= {"tier": "specification" if tier == SOURCED else tier, "as_if_it_fits": True}
     if tier == "calibrated":
         options["costs"] = costs
-    return Request(entry="simulate", model=run.model, options=options)
+    return Request(entry="simulate", model=model, options=options)
 
 
 def report_of(run: RunConfiguration, *, tier: str = "calibrated") -> Report:

@@ -1,6 +1,8 @@
 """Decisions taken after seeing residuals are listed, and the list points at what exists."""
 
 import csv
+import importlib
+import operator
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -9,23 +11,69 @@ import pytest
 
 import ipusim
 from ipusim.compiler.stacks import load_stack, stack_names
+from ipusim.files import read_records
 from ipusim.machine import load_system
+from ipusim.study.data.runs import load_runs
+from ipusim.study.predict import SOURCED, request_for
 
 ROOT = Path(__file__).resolve().parents[2]
 LABEL = "[A]"
 
 
-def test_every_adopted_decision_is_listed_with_its_switch():
+def listed():
     with (ROOT / "data" / "adopted.csv").open(newline="") as stream:
-        listed = list(csv.DictReader(stream))
-    assert all(all(line.values()) for line in listed)
+        return list(csv.DictReader(stream))
+
+
+def switches(line):
+    """Return the names before the words that say what is otherwise."""
+    return line["switch"].partition(":")[0].split(", ")
+
+
+def test_every_adopted_decision_is_listed_with_its_switch():
+    assert all(all(line.values()) for line in listed())
     files = [*(ROOT / "ipusim").rglob("*.py"), *(ROOT / "data").rglob("*.toml")]
+    files += (ROOT / "data" / "runs").glob("*.csv")
     labelled = {
         path.relative_to(ROOT).as_posix() for path in files if LABEL in path.read_text("utf-8")
     }
-    # Notes on single runs say it themselves.
-    labelled = {name for name in labelled if not name.startswith("data/runs")}
-    assert labelled == {line["where"] for line in listed}
+    # The reader of data/runs knows the mark; it has taken nothing itself.
+    assert labelled - {"ipusim/study/data/runs.py"} == {line["where"] for line in listed()}
+
+
+@pytest.mark.parametrize("line", listed(), ids=lambda line: line["decision"])
+def test_each_switch_exists_and_says_what_undoes_it(line):
+    where = ROOT / line["where"]
+    undone = {key for key, entry in entries() if "otherwise" in entry}
+    for name in switches(line):
+        if line["undone_by"] == "--no-adopted":
+            assert name in undone
+            assert name in where.read_text("utf-8")
+        elif line["undone_by"] == "tier alone":
+            assert where.parent.name == "runs"
+            assert name in where.read_text("utf-8").partition("\n")[0].split(",")
+        elif where.suffix == ".py":
+            found = importlib.import_module(line["where"].removesuffix(".py").replace("/", "."))
+            operator.attrgetter(name)(found)
+            assert name not in undone
+        else:
+            assert f"{name} = " in where.read_text("utf-8")
+            assert line["undone_by"] == "nothing"
+
+
+def test_without_it_a_run_has_what_it_had_before():
+    runs, named = load_runs(), {one for line in listed() for one in switches(line)}
+    marked = {line["run_id"] for line in read_records(ROOT / "data/runs/host_times.csv")}
+    marked |= {name for name, run in runs.items() if LABEL in run.note}
+    for name, run in runs.items():
+        given, without = run.options(), run.options(adopted=False)
+        assert not without.pop("adopted")
+        assert (given != without) == (name in marked) == bool(run.otherwise)
+        assert {one.partition("=")[0] for one in run.otherwise} <= named
+        assert ("loader_item_s" in without) == (without.get("dataset") == "prepared")
+    assert "serial_item_s" not in runs["results.training.032"].options(adopted=False)
+    asked = request_for(runs["results.training.093"], SOURCED)
+    assert (asked.model, asked.options["adopted"]) == ("bert_base_squad", False)
 
 
 def entries():
@@ -37,13 +85,12 @@ def entries():
 
 
 def test_what_was_adopted_says_what_it_is_otherwise():
-    with (ROOT / "data" / "adopted.csv").open(newline="") as stream:
-        switches = " ".join(line["switch"] for line in csv.DictReader(stream))
+    named = {name for line in listed() for name in switches(line)}
     found = {key: entry for key, entry in entries() if "otherwise" in entry}
     assert len(found) >= 13
     for key, entry in found.items():
         assert entry["otherwise"] != entry["value"]
-        assert key in switches
+        assert key in named
     for key, entry in entries():
         if str(entry.get("source", "")).startswith(LABEL):
             assert "otherwise" in entry, key

@@ -18,7 +18,7 @@ SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 SCALAR_INSTRUCTIONS_PER_MAC = 14
 """Depthwise convolution: address, two bounds, two loads, two conversions and loop control beside
 the multiply-add in the inner loop of PyTorch's aten/src/ATen/native/cuda/DepthwiseConv2d.cu
-[inferred, and adopted after seeing EfficientNet]."""
+[inferred; [A] adopted after seeing EfficientNet]."""
 WINOGRAD_GAIN = 2.25
 """Fewer multiplications by F(2 x 2, 3 x 3), 36 against 16 (Lavin and Gray 2015, arXiv:1509.09308);
 cuDNN's float32 convolutions use it."""

@@ -7,7 +7,7 @@ the gradients are reduced around a ring, beside the backward pass.
 A cost that adds to every kernel describes small and large batches alike
 (study/verdicts/compare_gpu.py). A host that only starts kernels while the board computes,
 max(board, host), is the obvious mechanism but leaves large batches unexplained: median error 20 %
-instead of 14 %. [adopted after seeing both]
+instead of 14 %. [A] adopted after seeing both
 """
 
 from dataclasses import dataclass

@@ -12,6 +12,8 @@ from ipusim.errors import DataError, IpuSimError, check_name
 from ipusim.files import once_per_data_dir, read, read_records
 from ipusim.runtime.options.spec import OPTIONS
 
+ADOPTED = "[A]"
+"""How a source marks what was taken after seeing residuals (data/adopted.csv)."""
 CONFIGURATIONS_FILE = "configurations.csv"
 HOST_TIMES_FILE = "host_times.csv"
 """More options of some runs, those of the host's time per item, each with how it was measured."""
@@ -36,13 +38,23 @@ class _Facts:
     series: str  # shared by runs that differ in the number of chips only; empty for others
     confidence: str  # how well the recipe is known
     assumed: tuple[str, ...] = ()  # names of the fields whose value no source gives
+    otherwise: tuple[str, ...] = ()  # "option=value" where [A] made another; alone: its default
+    transferable: bool = True  # whether times of the host's work hold for other programs
     source: str
     not_modelled: str  # why no prediction is made; empty when one is made
     note: str  # what a reader of the verdict must know, for example a wrong printed batch
 
-    def options(self) -> dict[str, Any]:
-        """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
+    def options(self, *, adopted: bool = True) -> dict[str, Any]:
+        """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults.
+
+        If not `adopted`, without what was taken after seeing residuals: that may be the model too.
+        """
         values = {name: getattr(self, name) for name in OPTIONS}
+        if not adopted:
+            values["adopted"] = False
+            for name, _, text in (one.partition("=") for one in self.otherwise):
+                read = OPTIONS[name].check if name in OPTIONS else str
+                values[name] = read(text) if text else None
         return {name: value for name, value in values.items() if value is not None}
 
     @property
@@ -72,6 +84,15 @@ RunConfiguration = make_dataclass(
 _FACTS = tuple(one.name for one in fields(_Facts))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _HostTimes:
+    """What a line of the host's times says besides them."""
+
+    run_id: str
+    transferable: bool
+    source: str
+
+
 def _options(path: Path) -> dict[str, dict[str, Any]]:
     """Return the options that the lines of a file give, by run."""
     found: dict[str, dict[str, Any]] = {}
@@ -94,6 +115,8 @@ def _options(path: Path) -> dict[str, dict[str, Any]]:
 def _check_run(run: RunConfiguration) -> None:
     """Refuse a line that says too little, or counts nothing."""
     where = f"of row {run.run_id!r} in {CONFIGURATIONS_FILE}"
+    for one in run.otherwise:
+        check_name(f"option in 'otherwise' {where}", one.partition("=")[0], ("model", *OPTIONS))
     if run.model is None and not run.not_modelled:
         raise DataError(
             f"The line {where} names neither a model nor a reason why it is not modelled: fill in "
@@ -115,10 +138,16 @@ def load_runs() -> Mapping[str, RunConfiguration]:
     folder = files.data_dir() / "runs"
     options = _options(folder / CONFIGURATIONS_FILE)
     times = _options(folder / HOST_TIMES_FILE)
+    timed = {one.run_id: one for one in read(_HostTimes, f"runs/{HOST_TIMES_FILE}")}
     runs = {}
     for facts in read(_Facts, f"runs/{CONFIGURATIONS_FILE}"):
-        given = options[facts.run_id] | times.pop(facts.run_id, {})
-        runs[facts.run_id] = RunConfiguration(**vars(facts), **given)
+        known, own = vars(facts), times.pop(facts.run_id, {})
+        if own:
+            about = timed[facts.run_id]
+            adopted = own if ADOPTED in about.source else ()
+            known = known | {"transferable": about.transferable}
+            known["otherwise"] = (*facts.otherwise, *adopted)
+        runs[facts.run_id] = RunConfiguration(**known, **options[facts.run_id] | own)
         _check_run(runs[facts.run_id])
     if times:
         raise DataError(f"{HOST_TIMES_FILE} times {min(times)!r}, which is no run: correct it.")

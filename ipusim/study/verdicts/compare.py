@@ -21,7 +21,7 @@ from ipusim.study.data.runs import RunConfiguration
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.scale_out import fit_scale_out, scaling_rows
 from ipusim.study.fit.step_cost import costs_without, fitting_rows
-from ipusim.study.predict import SOURCED, TIERS, metric_of, request_for
+from ipusim.study.predict import ALL_TIERS, SOURCED, TIERS, metric_of, request_for
 from ipusim.study.verdicts.errors import (
     VERDICTS,
     error_figures,
@@ -53,6 +53,7 @@ RUN_COLUMNS = (
     "series",
     "confidence",
     "assumed",
+    "transferable",
     "left_out",
 )
 """Columns of `verdicts` that say how a row was printed and run, under the names of its recipe."""
@@ -141,8 +142,8 @@ _HOST_NOTE = "the host's work was timed for this program alone: not transferable
 
 
 def _note(row: PublishedRow, fitted: Calibration) -> str:
-    timed = any((row.run.loader_item_s, row.run.serial_item_s))
-    notes = (row.not_modelled, row.run.note, _HOST_NOTE * timed, _fitted_on(row, fitted))
+    alone = _HOST_NOTE * (not row.run.transferable)
+    notes = (row.not_modelled, row.run.note, alone, _fitted_on(row, fitted))
     return "; ".join(filter(None, notes))
 
 
@@ -232,7 +233,7 @@ def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     predicted = frame[frame["status"] == PREDICTED]
     lines = []
     for head, group in grouped(predicted, by):
-        for tier in TIERS:
+        for tier in (one for one in ALL_TIERS if one in group):
             sizes, marks = pd.Series(sizes_of(group, tier)), verdicts_of(group, tier)
             line = head | {"tier": tier, "rows": sizes.count()}
             line |= error_figures(sizes, "median", "mean", "p90", "max")

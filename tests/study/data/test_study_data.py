@@ -254,6 +254,7 @@ def swap_text(old: str, new: str):
         ("runs/host_times.csv", swap_text("results.training.032", "qwant.batch2"),
          "no run of known instances"),
         ("runs/host_times.csv", swap_text("results.training.032", "qwant.batch99"), "is no run"),
+        ("runs/host_times.csv", swap_text(",false,", ",never,"), "use true or false"),
     ],
 )  # fmt: skip
 def test_damaged_data_gives_one_sentence(own_data, file, damage, says):
@@ -266,6 +267,12 @@ def test_damaged_data_gives_one_sentence(own_data, file, damage, says):
 def test_a_column_that_is_no_option_is_refused(own_data):
     swap_text("running_mean", "walking_mean")(own_data / "runs" / "configurations.csv")
     with pytest.raises(UnknownNameError, match="'walking_mean': did you mean 'running_mean'"):
+        load_runs()
+
+
+def test_what_is_otherwise_is_an_option(own_data):
+    swap_text("batches_in_flight=2", "batches=2")(own_data / "runs" / "configurations.csv")
+    with pytest.raises(UnknownNameError, match="019' in configurations.csv 'batches': did you"):
         load_runs()
 
 
@@ -283,6 +290,8 @@ def test_timed_loaders_reach_the_simulation_in_seconds():
     assert "loader_item_s" not in runs["results.training.036"].options()
     lines = files.read_records(files.data_dir() / "runs" / "host_times.csv")
     assert all(line["source"] for line in lines)
+    alone = {line["run_id"] for line in lines if line["transferable"] == "false"}
+    assert alone == {run_id for run_id, run in runs.items() if not run.transferable}
 
 
 def test_products_in_parts_are_products_of_their_models():
