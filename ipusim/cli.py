@@ -351,7 +351,7 @@ def _tell(out: Path, result: State) -> None:
 @click.option("--rows", is_flag=True, help="Also print every predicted row.")
 @click.option("--record", is_flag=True, help="Record the counts as those that must not fall.")
 def validate(rows: bool, record: bool) -> int:
-    """Print the three-tier validation tables; fail when a recorded count of hits falls."""
+    """Print the validation tables of all tiers; fail when a recorded count of hits falls."""
     from ipusim.study.cached import PooledPredictor
     from ipusim.study.evidence import operations as evidence
     from ipusim.study.evidence.memory import network_memory_table
@@ -367,7 +367,7 @@ def validate(rows: bool, record: bool) -> int:
     from ipusim.workers import available_cores
 
     predictor = PooledPredictor(available_cores())
-    frame = verdicts(predictor=predictor)
+    frame = verdicts(predictor=predictor, sourced=True)
     tables = validate.validation_tables(frame, rows=rows)
     programs = ran(predictor)
     more = {

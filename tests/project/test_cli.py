@@ -294,7 +294,7 @@ def test_params_lists_type_default_and_meaning(capsys, monkeypatch, tmp_path):
 @pytest.fixture
 def validated(monkeypatch, tmp_path):
     """Validate against a fake predictor, without the evidence of the predicting stages."""
-    frame = verdicts(predictor=FakePredictor())
+    frame = verdicts(predictor=FakePredictor(), sourced=True)
     evidence = types.ModuleType("ipusim.study.evidence.operations")
     evidence.ALL = {"gemm": "Products", "reduce": "Others", "lstm": "Recurrent"}
     evidence.operations_table = lambda group: pd.DataFrame({"operation": [group], "median": [1.0]})
@@ -302,7 +302,8 @@ def validated(monkeypatch, tmp_path):
     evidence.mk1_layers_table = lambda: pd.DataFrame({"stage": [5], "median": [9.0]})
     monkeypatch.setitem(sys.modules, "ipusim.study.evidence.operations", evidence)
     monkeypatch.setattr("ipusim.study.evidence.operations", evidence, raising=False)
-    monkeypatch.setattr("ipusim.study.verdicts.compare.verdicts", lambda *, predictor: frame)
+    asked = "ipusim.study.verdicts.compare.verdicts"
+    monkeypatch.setattr(asked, lambda *, predictor, sourced: frame)
     monkeypatch.setattr("ipusim.study.fit.samples.samples_of", lambda rows, predictor: ())
     compiled = Ran(programs=2, over={"qwant.table1.batch2": 0.1})
     monkeypatch.setattr("ipusim.study.fit.ran.ran", lambda predictor: compiled)
@@ -318,7 +319,7 @@ def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
     code, out, err = run(capsys, "validate", "--record")
     assert (code, err) == (0, "")
     names = ("gemm", "AMP 1x1", "80 % intervals", "vertex code", "1 of 2 published programs")
-    for text in ("roofline", "specification", "calibrated", *names):
+    for text in ("roofline", "without adopted", "specification", "calibrated", *names):
         assert text in out
     code, out, err = run(capsys, "validate", "--rows")
     assert (code, err) == (0, "")

@@ -13,7 +13,7 @@ from ipusim.study import audit
 from ipusim.study.data.published import rows_by_id
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.predict import SOURCED, TIERS
+from ipusim.study.predict import ALL_TIERS, SOURCED
 from ipusim.study.verdicts.compare import (
     NOT_MODELLED,
     PREDICTED,
@@ -49,7 +49,8 @@ def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
 
 def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Return the `tier_summary` of `verdicts` by columns, on rows that all tiers predict."""
-    return tier_summary(frame[frame[list(TIERS)].notna().all(axis=1)], by)
+    tiers = [tier for tier in ALL_TIERS if tier in frame]
+    return tier_summary(frame[frame[tiers].notna().all(axis=1)], by)
 
 
 def judged(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
@@ -64,7 +65,8 @@ def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
     Of the rows that are a test, calibrated: the median and 90th percentile of their `judged` sizes,
     the median with each run counted once by its worst value and that of the families' medians; the
     medians of the specification tier, and of that without what was adopted where `verdicts` has it;
-    bias of time; hits, and the share of values inside their interval. All in percent.
+    bias of time; hits, those of them that rest on times of the host's work that hold for no other
+    program, and the share of values inside their interval. All in percent.
     """
     tests = judged(frame)
     chosen = read_tables(FILE)["groups"].items()
@@ -90,6 +92,7 @@ def _figures_of_group(used: pd.DataFrame) -> dict[str, float]:
         "median_of_runs_percent": sizes.groupby(used["run_id"]).max().median(),
         "median_of_families_percent": families.median(),
         "hits": (sizes <= HIT_PERCENT).sum(),
+        "timed_hits": ((sizes <= HIT_PERCENT) & ~used["transferable"]).sum(),
         "inside_percent": coverage_table(used)["inside_percent"].iloc[-1],
     }
 

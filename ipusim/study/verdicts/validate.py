@@ -1,4 +1,4 @@
-"""The validation section as one command: three tiers side by side, and a guard against decline."""
+"""The validation section as one command: tiers side by side, and a guard against decline."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pandas as pd
 from ipusim import files
 from ipusim.errors import DataError
 from ipusim.files import read_records, write_text
-from ipusim.study.predict import TIERS
+from ipusim.study.predict import ALL_TIERS
 from ipusim.study.table import Table
 from ipusim.study.verdicts.compare import PREDICTED, tier_summary
 
@@ -62,10 +62,11 @@ def declines(present: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
 
 
 def validation_tables(frame: pd.DataFrame, *, rows: bool = False) -> list[Table]:
-    """Prepare the three-tier tables: every row if asked for, by study and metric, all together."""
+    """Prepare the tables of tiers: every row if asked for, by study and metric, all together."""
     tables: list[Table] = []
     if rows:
-        shown = ["row_id", "published", *TIERS, "unit", "verdict", "note"]
+        tiers = [tier for tier in ALL_TIERS if tier in frame]
+        shown = ["row_id", "published", *tiers, "unit", "verdict", "note"]
         predicted = frame[frame["status"] == PREDICTED]
         tables.append(Table(predicted, caption="Every predicted row", columns=shown))
     by_system = tier_summary(frame, by=("study", "mode", "metric", "system"))

@@ -11,6 +11,7 @@ from ipusim.study.book.catalogue import load_spec
 from ipusim.study.data.convergence import time_to_train_frame
 from ipusim.study.data.published import load_rows
 from ipusim.study.fidelity import ledger as fidelity
+from ipusim.study.predict import SOURCED
 from ipusim.study.results import study as results
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import PREDICTED
@@ -121,6 +122,17 @@ def test_families_stand_apart(frame):
     assert whole["runs"] < whole["rows"]
     medians = tests.groupby("family")["size_percent"].median()
     assert whole["median_of_families_percent"] == pytest.approx(medians.median())
+    alone = tests[~tests["transferable"]]  # their host was timed for one program
+    assert whole["timed_hits"] == (alone["size_percent"] <= 10).sum()
+
+
+def test_what_was_adopted_stands_beside_the_other_tiers_on_the_same_rows(frame):
+    without = frame.assign(**{SOURCED: frame["specification"].where(frame["mode"] == "training")})
+    tiers = fidelity.ledger(without, by=("mode",))
+    assert list(tiers["tier"]) == ["roofline", SOURCED, "specification", "calibrated"]
+    assert set(tiers["mode"]) == {"training"}
+    assert tiers["rows"].nunique() == 1
+    assert SOURCED not in set(fidelity.ledger(frame)["tier"])
 
 
 def test_summaries_and_figures_are_of_all_rows(frame):
