@@ -168,7 +168,7 @@ class Picture(NamedTuple):
 
 def _scaling() -> tuple[pd.DataFrame, ...]:
     rows = tamu_scaling.scaling_frame(verdicts(tamu_scaling.scaling_rows()))
-    return tamu_scaling.scaling_line(IPUS), rows
+    return tamu_scaling.scaling_line(IPUS), tamu_scaling.with_other_host(rows)
 
 
 def _draw_scaling(line: pd.DataFrame, rows: pd.DataFrame) -> Figure:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from ipusim.api import simulate
 from ipusim.machine.system import load_system
 from ipusim.study.cached import PooledPredictor
-from ipusim.study.data.runs import RunConfiguration, load_runs
+from ipusim.study.data.runs import RunConfiguration, load_run, load_runs
 from ipusim.study.fit.samples import samples_of
 from ipusim.study.fit.scale_out import scaling_rows, scaling_table
 from ipusim.study.predict import report_of
@@ -96,6 +97,23 @@ def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
         **{f"{kind}_slowdown": 1.0 / shares[kind] for kind in kinds},
         slowdown_error_percent=100.0 * (shares["published"] / shares["predicted"] - 1.0),
     )
+
+
+def with_other_host(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add to rows of `scaling_frame` what is predicted with the other rates of the host.
+
+    ``other_host``, and its efficiency, are with the rates before those of data/adopted.csv: cores
+    decode at their base clock, and copies of the host bound nothing.
+    """
+    ratios = []
+    for run in map(load_run, rows["row_id"]):
+        other = load_system(run.system, adopted=False).host
+        system = dataclasses.replace(load_system(run.system), host=other)
+        report = simulate(run.model, **run.options() | {"system": system}, as_if_it_fits=True)
+        ratios.append(float(report.throughput) / float(report_of(run).throughput))
+    predicted = rows[["predicted", "predicted_efficiency_percent"]]
+    names = ("other_host", "other_host_efficiency_percent")
+    return rows.assign(**dict(zip(names, predicted.mul(ratios, axis=0).to_numpy().T, strict=True)))
 
 
 def constants_frame() -> pd.DataFrame:

@@ -230,6 +230,17 @@ def test_an_error_of_level_is_no_error_of_scaling(frame):
     assert beside.loc[256, "published_efficiency_percent"] == pytest.approx(66.9, abs=0.05)
 
 
+def test_the_rate_of_the_host_moves_rows_that_wait_for_it_alone(frame):
+    rows = tamu_scaling.scaling_frame(frame)
+    held = rows[rows["row_id"].isin(["tamu.table1.06", "tamu.table3.08"])]
+    other = tamu_scaling.with_other_host(held).set_index("row_id")
+    moved = other["other_host"] / other["predicted"]
+    assert moved["tamu.table1.06"] == pytest.approx(233 / 290, rel=0.01)  # images a core decodes
+    assert moved["tamu.table3.08"] == 1.0
+    efficiency = other["other_host_efficiency_percent"] / other["predicted_efficiency_percent"]
+    assert list(efficiency) == pytest.approx(list(moved))
+
+
 def test_parts_are_those_of_the_report(parts):
     for count, group in parts.groupby("ipus"):
         run = tamu_scaling.run_at(count)
@@ -405,7 +416,7 @@ def test_summary_names_the_tables(frame):
 
 
 def test_figures_show_what_they_are_given(frame, parts, tensorflow_bars):
-    scaling = tamu_scaling.scaling_frame(frame)
+    scaling = tamu_scaling.with_other_host(tamu_scaling.scaling_frame(frame))
     line = tamu_scaling.scaling_line([1, 16, 64])
     memory = tamu_memory.memory_by_micro_batch([2, 20])
     drawn, one_ipu = {}, tamu.micro_batch_panels(frame)
