@@ -72,7 +72,9 @@ def fit_scale_out(samples: Sequence[Sample], *, without_series: str | None = Non
 
     The latency of a reduction comes from the pairs of neighbours in a series of which only the
     larger one pays it; the latency of a collective from all rows that pay more of it than the
-    smallest of their series, those of `without_series` left out.
+    smallest of their series, those of `without_series` left out. That of a reduction is the same
+    for all: one row alone is such a pair, it is not counted as a test, and all that pay are of its
+    family, so that nothing would be left to fit it on.
     """
     groups, reductions = _by_series(samples), {}
     for one, two in (pair for group in groups for pair in pairwise(group)):
