@@ -19,30 +19,30 @@ _STORED = ("parameter", "constant")
 def overwritten(graph: Graph) -> Mapping[str, int]:
     """Return the place of the operand that a result overwrites, by operation, where there is one.
 
-    What is computed again counts as what it was at first: to PopART both are one.
+    What is computed again counts as what it was at first: to PopART both are one. ``memory`` are
+    the tensors whose memory a tensor shares as a view, ``last`` the operation that reads one last.
     """
-    wholes: dict[str, tuple[str, ...]] = {}
+    memory: dict[str, tuple[str, ...]] = {}
     last: dict[str, str] = {}
-
-    def memory(name: str) -> tuple[str, ...]:
-        name = name.removesuffix(AGAIN)
-        return wholes.get(name, (name,))
-
     for op in graph.ops:
-        read = tuple(whole for name in op.inputs for whole in memory(name))
+        read: tuple[str, ...] = ()
+        for name in op.inputs:
+            read += memory.get(name, (name,))
         last.update(dict.fromkeys(read, op.name.removesuffix(AGAIN)))
-        if isinstance(op.params, Layout) and op.params.viewed_on_ipu:
-            wholes.update((name.removesuffix(AGAIN), read) for name in op.outputs)
-    last.update((whole, "") for name in (*graph.outputs, *graph.kept) for whole in memory(name))
+        viewed = isinstance(op.params, Layout) and op.params.viewed_on_ipu
+        for name in op.outputs:
+            memory[name] = read if viewed else (name.removesuffix(AGAIN),)
+    for name in (*graph.outputs, *graph.kept):
+        last.update(dict.fromkeys(memory.get(name, (name,)), ""))
     found = {}
     for op in graph.ops:
         if not isinstance(op.params, Elementwise) or not op.params.in_place_ok:
             continue
-        made = graph.tensors[op.outputs[0]]
+        made, here = graph.tensors[op.outputs[0]], op.name.removesuffix(AGAIN)
         for place, name in enumerate(op.inputs[: 1 + (op.params.function in _EITHER)]):
             x = graph.tensors[name]
             alike = not place or (x.shape == made.shape and x.dtype == made.dtype)
-            unread = all(last[whole] == op.name.removesuffix(AGAIN) for whole in memory(name))
+            unread = all(last[whole] == here for whole in memory.get(name, (name,)))
             if alike and unread and x.role not in _STORED:
                 found[op.name] = place
                 break
