@@ -11,6 +11,7 @@ from collections import Counter
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.state import Lowering, float_dtype, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
+from ipusim.compiler.vertices.training import Expression
 from ipusim.machine import Chip
 from ipusim.workload.graph import Reduce
 
@@ -22,6 +23,13 @@ _FUNCTIONS = {
     "l2": "square_add",
 }
 """Vertex function of each reduction; all others add."""
+
+_OF_RESULTS = {"l2": "sqrt", "logsum": "log"}
+"""Functions of the sums, which are overwritten (popart willow/src/popx/op/reducel2x.cpp and
+reducelogsumx.cpp)."""
+_SHIFTED = Expression(operations=2, slow=("exp",))
+_SHIFTED_BACK = Expression(operations=2, slow=("log",))
+"""e^(x - m), and log(s) + m: each one expression of popops::map (reducelogsumexpx.cpp)."""
 
 _WORKER_ELEMENTS = 32
 """Elements that a worker gets at least, and partials that one compares."""
@@ -41,8 +49,18 @@ def reduce(m: Lowering, op: Reduce, x: Placed, *_: Placed) -> TensorLayout:
         argmax(m, x.shaped(op.outer, op.reduced))
     else:
         shape = op.shape if op.axes else (op.outer, op.reduced, op.inner)
-        x = Placed(shape, float_dtype(x.dtype))
-        m.reduce(_FUNCTIONS.get(op.function, "add"), x, *(op.axes or (1,)))
+        x, axes = Placed(shape, float_dtype(x.dtype)), op.axes or (1,)
+        result = x.shaped(m.made.elements)
+        if op.function == "l1":
+            m.unary("abs", x)
+        elif op.function == "logsumexp":
+            m.reduce("max", x, *axes)
+            m.generated("exponentials", x, _SHIFTED)
+        m.reduce(_FUNCTIONS.get(op.function, "add"), x, *axes)
+        if op.function in _OF_RESULTS:
+            m.unary(_OF_RESULTS[op.function], result, in_place=True)
+        elif op.function == "logsumexp":
+            m.generated("logarithms", result, _SHIFTED_BACK)
     return SPREAD
 
 

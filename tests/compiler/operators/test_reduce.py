@@ -1,5 +1,6 @@
-"""The position of the largest element: shares of the tiles, cycles and stages by hand."""
+"""Reductions: what they compute besides sums; the position of the largest element by hand."""
 
+import pytest
 from emitting import MK2, emitted, matrix
 from hypothesis import given, settings, strategies as st
 
@@ -81,3 +82,27 @@ def test_rows_of_a_product_are_gathered_element_by_element():
 
     assert largest(product=True).copy_cycles > 0
     assert largest(product=False).copy_cycles == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "before", "after"),
+    [
+        ("sumsquare", [], []),
+        ("l1", ["abs"], []),
+        ("l2", [], ["sqrt"]),
+        ("logsum", [], ["log"]),
+        ("logsumexp", ["max", "exponentials"], ["logarithms"]),
+    ],
+)
+def test_what_a_reduction_computes_besides_its_sum(function, before, after):
+    """Popart willow/src/popx/op/reducel1x.cpp, reducel2x, reducelogsumx, reducelogsumexpx."""
+
+    def names(function):
+        g = GraphBuilder("rows")
+        y = g.reduce("y", function, g.input("x", (64, 512)), axis=1)
+        program = lower(g.finish(y), MK2, load_stack("sdk-2.4"), host_dtype=None)
+        return [step.name for step in program.ops[-1].steps]
+
+    largest = names("max")
+    expected = [step for name in before for step in (largest if name == "max" else [name])]
+    assert names(function) == [*expected, *names("sum"), *after]
