@@ -89,11 +89,19 @@ class Parts:
             os.close(self._lock)
             self._lock = None
 
-    def known(self, names: Iterable[int]) -> set[int]:
-        """Return the parts that are there already."""
+    def known(self, places: Mapping[int, Iterable[int]]) -> set[int]:
+        """Return the parts that are there already with the rows of their places, undamaged."""
         if self._file is None:
             return set()
-        return {name for name in names if self._part(name).exists()}
+        return {name for name, own in places.items() if self._read(name).keys() == set(own)}
+
+    def _read(self, name: int) -> dict[int, Row]:
+        """Return the rows of a part, none of one that is missing or damaged."""
+        try:
+            part = json.loads(self._part(name).read_bytes())
+            return {int(place): row for place, row in part.items()}
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return {}
 
     def keep(self, name: int, rows: Mapping[int, Row]) -> None:
         """Keep one part: rows by their place in the table."""
@@ -108,8 +116,7 @@ class Parts:
 
         rows = self._rows
         if self._file is not None:
-            parts = (json.loads(self._part(name).read_bytes()) for name in names)
-            rows = {int(place): row for part in parts for place, row in part.items()}
+            rows = {place: row for name in names for place, row in self._read(name).items()}
         frame = pd.DataFrame([rows[place] for place in sorted(rows)])
         if self._file is not None:
             texts = {name: frame[name].map(_text) for name in frame if frame[name].dtype == object}
