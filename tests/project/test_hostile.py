@@ -26,7 +26,9 @@ def tried(kind, count, seed):
     return (done.returncode, done.stdout, done.stderr[-2000:] if done.returncode else "")
 
 
-@pytest.mark.parametrize(("kind", "count"), [("onnx", 100), ("toml", 40), ("parameters", 100)])
+@pytest.mark.parametrize(
+    ("kind", "count"), [("onnx", 100), ("toml", 40), ("csv", 20), ("parameters", 100)]
+)
 def test_some_mutated_inputs(kind, count):
     assert tried(kind, count, 0) == (0, "", "")
 

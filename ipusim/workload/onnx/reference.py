@@ -21,7 +21,9 @@ from ipusim.workload.onnx.shapes import REDUCTIONS, by_names
 
 
 def reason(error: Exception) -> str:
-    """Return in one line what an error says, or is."""
+    """Return in one line what an error says, or is; Python's own words help nobody."""
+    if isinstance(error, TypeError | AttributeError):
+        return "an attribute or input is missing or of another kind than it takes"
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
