@@ -17,7 +17,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
 help:
 	@echo "make reproduce   run every study into build/"
-	@echo "make warmup      compile the kernels, once for a version and machine"
+	@echo "make warmup      compile the kernels and plan some networks, once for a version and machine"
 	@echo "make test        lint, import contract, tests, notebooks against their stored outputs"
 	@echo "make test-slow   the tests that need minutes or the network; kernels as Python and with bounds"
 	@echo "make mutants     break one line at a time: the tests of its room must notice (half an hour)"

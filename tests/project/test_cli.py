@@ -11,6 +11,7 @@ from toy_study import write_study
 
 import ipusim
 from ipusim import cli, sweeps
+from ipusim.compiler.program_cache import keeps_programs
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.files import write_text
 from ipusim.numerics.kernels.amp import _accumulate
@@ -19,6 +20,7 @@ from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.index import State
 from ipusim.study.verdicts import validate
 from ipusim.study.verdicts.compare import verdicts
+from ipusim.workload import zoo
 
 KEYS = {"model": "resnet50", "latency_s": 1e-3, "interval80": None}
 
@@ -376,6 +378,20 @@ def test_warmup_compiles_kernels_and_plans_what_is_asked_for(capsys, api, monkey
     assert run(capsys, "warmup", "uno", "--system", "C2") == (0, "", "")
     assert asked[-1] == {"model": "uno", "system": "C2"}
     assert {"inference", "training"} == {one.get("mode", "inference") for one in asked}
+
+
+def test_warmup_keeps_programs_of_the_zoo(capsys, api, monkeypatch):
+    kept = set()
+
+    def simulate(model, **options):
+        if keeps_programs():
+            kept.add(model)
+
+    monkeypatch.setattr(api, "simulate", simulate)
+    monkeypatch.setattr(cli, "_warm_training", list)
+    assert run(capsys, "warmup") == (0, "", "")
+    assert {"resnet50", "bert_large_squad", "gpt2_small"} <= kept <= set(zoo.names())
+    assert "lstm_2_layers" not in kept
 
 
 @pytest.mark.parametrize(

@@ -287,3 +287,11 @@ def test_the_odd_row_of_automatic_padding_is_where_its_name_says(mode, lower, up
     (op,) = from_onnx(path).graph().ops
     assert op.params.padding_lower == (lower,) * 2
     assert op.params.padding_upper == (upper,) * 2
+
+
+@pytest.mark.parametrize(("mode", "lower", "upper"), [("SAME_UPPER", 1, 0), ("SAME_LOWER", 0, 1)])
+def test_the_odd_row_that_a_transposed_convolution_drops_is_where_its_name_says(mode, lower, upper):
+    model = single("ConvTranspose", {"x": (1, 2, 8, 8)}, {"w": (2, 2, 2, 2)}, auto_pad=mode)
+    (op,) = from_onnx(model).graph().ops
+    assert op.params.padding_lower == (lower,) * 2
+    assert op.params.padding_upper == (upper,) * 2
