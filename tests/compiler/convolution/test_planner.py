@@ -274,6 +274,17 @@ def test_what_fills_the_rows_of_an_amp_vertex_is_made_on_the_tile():
     assert found.cost.temp_bytes == held + 2 * (weights + inputs // 4)
 
 
+@pytest.mark.parametrize(("groups", "channels", "field"), [(32, 128, 28), (16, 64, 14)])
+def test_slic_holds_a_second_buffer_of_partials(groups, channels, field):
+    image = {"in_channels": channels, "out_channels": channels, "field": (field, field)}
+    padding = {"padding_lower": (1, 1), "padding_upper": (1, 1), "kernel": (3, 3)}
+    asked = ConvPass.of("conv", windows.conv(**image, **padding, groups=groups), 2)
+    found = plan(asked, load_chip("GC2"), load_stack("sdk-2.0").planner_rules())
+    assert str(found).startswith("SLIC 1x4x4 ")
+    held, zeros = found.cost.input_bytes + found.cost.weight_bytes, 4 * found.cost.tile_transform
+    assert found.cost.temp_bytes == held + zeros + 2 * found.cost.partial_bytes + 200
+
+
 def test_since_sdk_3_the_last_serial_part_may_be_smaller():
     shape, chip = product(2048, 50257, 1024), CHIPS["GC200"]
     before, since = (plan(shape, chip, replace(RULES["GC200"], era=era)) for era in (2, 3))
