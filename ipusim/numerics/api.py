@@ -92,7 +92,7 @@ def run(
 
     Examples
     --------
-    >>> from ipusim import numerics
+    >>> import numpy as np
     >>> from ipusim import numerics
     >>> centres = numerics.run("braggnn", np.zeros((2, 1, 11, 11)), precision="16.16")
     >>> [(array.shape, array.dtype.name) for array in centres.values()]
