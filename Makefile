@@ -13,7 +13,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help reproduce test tests check-notebooks tests-and-notebooks test-slow tests-slow tests-without-jit tests-of-bounds mutants lint lab warmup bench bench-peers audit clean
+.PHONY: help reproduce test tests check-notebooks tests-and-notebooks test-slow tests-slow tests-without-jit tests-of-bounds mutants nightly lint lab warmup bench bench-peers audit clean
 
 help:
 	@echo "make reproduce   run every study into build/"
@@ -21,6 +21,7 @@ help:
 	@echo "make test        lint, import contract, tests, notebooks against their stored outputs"
 	@echo "make test-slow   the tests that need minutes or the network; kernels as Python and with bounds"
 	@echo "make mutants     break one line at a time: the tests of its room must notice (half an hour)"
+	@echo "make nightly     the slow lanes: test-slow, a sample of the mutants, audit, bench"
 	@echo "make lab         open JupyterLab on the notebooks"
 	@echo "make bench       measure planning, simulation and memory, beside the release before"
 	@echo "make bench-peers the same network in simulators of other accelerators (they are installed)"
@@ -89,9 +90,11 @@ tests-of-bounds: $(STAMP)
 
 test: PARTS = lint tests-and-notebooks
 test-slow: PARTS = tests-slow tests-without-jit tests-of-bounds
+nightly: PARTS = test-slow mutants audit bench
+nightly: export MUTANTS ?= --sample 40
 
 # All parts run, whichever of them fail.
-test test-slow: $(STAMP)
+test test-slow nightly: $(STAMP)
 	@failed=""; \
 	for part in $(PARTS); do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
@@ -99,7 +102,7 @@ test test-slow: $(STAMP)
 	if [ -n "$$failed" ]; then echo "make $@: failed:$$failed" >&2; exit 1; fi
 
 mutants: warmup
-	$(BIN)/python tests/mutants.py
+	$(BIN)/python tests/mutants.py $(MUTANTS)
 
 lab: warmup
 	$(BIN)/jupyter lab --notebook-dir notebooks $(LAB_OPTIONS)

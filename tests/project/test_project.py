@@ -214,9 +214,10 @@ def makefile_targets() -> set[str]:
     return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_targets_named_by_the_readme_exist() -> None:
-    named = set(re.findall(r"`?make ([a-z][a-z-]*)`?", (ROOT / "README.md").read_text()))
-    assert {"reproduce", "test"} <= named
+def test_targets_named_by_the_readme_and_by_ci_exist() -> None:
+    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs/ci").iterdir())]
+    named = set(re.findall(r"`?make ([a-z][a-z-]*)`?", "\n".join(texts)))
+    assert {"reproduce", "test", "nightly"} <= named
     assert named <= makefile_targets()
 
 
