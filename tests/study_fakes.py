@@ -1,14 +1,16 @@
-"""A predictor with known arithmetic, so that the study logic can be tested by itself."""
+"""A small network in place of published ones: programs that compile at once, priced as any."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
-from ipusim.runtime.calibration import FittedCosts
-from ipusim.runtime.terms import Line
-from ipusim.study.cached import Prediction, Request
+import pandas as pd
+
+from ipusim.compiler.program_cache import keep_programs
+from ipusim.study.cached import PooledPredictor, Prediction, Request
 from ipusim.study.data.published import PublishedRow, rows_by_id
-from ipusim.study.verdicts.compare import RUN_COLUMNS
+from ipusim.study.verdicts.compare import RUN_COLUMNS, verdicts
+from ipusim.workload.graph import Graph
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.registry import GraphBuilder
 
 VERDICT_COLUMNS = (
     *("row_id", "study", "table", "family", "system", "stack", "mode", "kind", "metric", "unit"),
@@ -17,78 +19,48 @@ VERDICT_COLUMNS = (
     *RUN_COLUMNS,
 )
 """What `verdicts` promise to say of a row, in this order."""
-DEVICE_S_PER_ITEM = {"resnet50": 4e-4, "resnext101_32x4d": 6e-4, "resnext101_32x8d": 1.2e-3}
-OTHER_DEVICE_S_PER_ITEM = 1e-3
-REDUCTIONS = 143
-IPUS_PER_MACHINE = 4
-DEVICE_S_FIXED = 2e-4
-POWER_W = 250.0
-POWER_PARTS_W = {"static": 110.0, "amp": 10.0, "sram": 20.0, "exchange": 3.0}
-CALIBRATED_BY_DEFAULT_S = 1e-4
-EXCHANGES, CLOCK_HZ = 500, 1.33e9
+KEPT = (
+    *("system", "stack", "framework", "mode", "micro_batch", "replicas", "tier", "costs"),
+    *("batches_in_flight", "device_iterations", "gradient_accumulation", "batch_norm_span"),
+    "adopted",
+)
+"""Options that mean the same for the small network, on one chip a replica."""
 
 
-@dataclass
-class FakePredictor:
-    """step = fixed + per item x micro-batch (+ step cost when calibrated); roofline is half.
+def _build(batch: int | None) -> Graph:
+    g = GraphBuilder("small")
+    x = g.linear("first", g.input("x", (batch or 1, 8, 64)), 128)
+    return g.finish(g.linear("last", g.batch_norm("norm", x), 10))
 
-    A training step is that for every accumulated micro-batch, plus the two latencies of scale-out.
-    """
 
-    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+SMALL = Model(name="small", family="small", build=_build, loss="cross_entropy")
+ANSWERS: dict = {}
+"""What all tests of a process share."""
 
-    def device_s(self, model: str, micro_batch: int) -> float:
-        per_item = DEVICE_S_PER_ITEM.get(model, OTHER_DEVICE_S_PER_ITEM)
-        return DEVICE_S_FIXED + per_item * micro_batch
 
-    def rates(self, step_s: float, options: dict[str, Any]) -> dict[str, float]:
-        items = options["micro_batch"] * options.get("gradient_accumulation", 1)
-        return {
-            "latency": options.get("batches_in_flight", 1) * step_s,
-            "throughput": options["replicas"] * items / step_s,
-        }
+class SmallPredictor(PooledPredictor):
+    """Predicts the small network whatever is asked for, and keeps what was asked."""
 
-    def line(self, model: str, options: dict[str, Any]) -> Line:
-        training = options.get("mode") == "training"
-        accumulation = options.get("gradient_accumulation", 1)
-        machines = options["replicas"] / IPUS_PER_MACHINE
-        device_s = accumulation * self.device_s(model, options["micro_batch"])
-        shared = training and options.get("batch_norm_span", 1) > 1
-        return Line(
-            base_s=device_s,
-            floor_s=0.0,
-            exchanges=EXCHANGES,
-            reductions=accumulation * REDUCTIONS * shared,
-            collectives=machines * (training and machines > 1),
-            clock_hz=CLOCK_HZ,
-        )
+    def __init__(self) -> None:
+        super().__init__()
+        self._known = ANSWERS
+        self.asked: list[Request] = []
 
-    def prepare(self, requests: Iterable[Request]) -> None:
+    def prepare(self, requests: object) -> None:
         """Make nothing in advance."""
 
-    def simulate(self, model: str, **options: Any) -> Prediction:
-        return self.answer(Request(entry="simulate", model=model, options=options))
-
     def answer(self, request: Request) -> Prediction:
-        options = request.options
-        self.calls.append((request.model, dict(options)))
-        if request.entry == "roofline":
-            accumulation = options.get("gradient_accumulation", 1)
-            step_s = accumulation * self.device_s(request.model, options["micro_batch"]) / 2
-            return Prediction(**self.rates(step_s, options))
-        costs = options.get("costs") or FittedCosts(step_s=CALIBRATED_BY_DEFAULT_S)
-        if options.get("tier", "calibrated") == "specification":
-            costs = FittedCosts()
-        line = self.line(request.model, options)
-        return Prediction(
-            **self.rates(line.step_s(costs), options),
-            power=POWER_W,
-            power_parts_w=POWER_PARTS_W,
-            compile_s=400.0,
-            parts_s={"chip: compute": 1e-4},
-            program_s=1e-4,
-            line=line,
-        )
+        """Return what the small network comes to with the same options."""
+        self.asked.append(request)
+        options = {name: value for name, value in request.options.items() if name in KEPT}
+        with keep_programs(False):  # under the name of a model of its own, nothing is
+            return super().answer(Request(entry=request.entry, model=SMALL, options=options))
+
+
+@cache
+def small_verdicts(*, sourced: bool = False) -> pd.DataFrame:
+    """Compare all published rows with the small network."""
+    return verdicts(predictor=SmallPredictor(), sourced=sourced)
 
 
 def load_row(row_id: str) -> PublishedRow:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 import pytest
-from study_fakes import FakePredictor
+from study_fakes import small_verdicts
 from toy_study import write_study
 
 import ipusim
@@ -19,7 +19,6 @@ from ipusim.runtime.calibration import Ran
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.index import State
 from ipusim.study.verdicts import validate
-from ipusim.study.verdicts.compare import verdicts
 from ipusim.workload import zoo
 
 KEYS = {"model": "resnet50", "latency_s": 1e-3, "interval80": None}
@@ -295,8 +294,8 @@ def test_params_lists_type_default_and_meaning(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture
 def validated(monkeypatch, tmp_path):
-    """Validate against a fake predictor, without the evidence of the predicting stages."""
-    frame = verdicts(predictor=FakePredictor(), sourced=True)
+    """Validate against a small network, without the evidence of the predicting stages."""
+    frame = small_verdicts(sourced=True)
     evidence = types.ModuleType("ipusim.study.evidence.operations")
     evidence.ALL = {"gemm": "Products", "reduce": "Others", "lstm": "Recurrent"}
     evidence.operations_table = lambda group: pd.DataFrame({"operation": [group], "median": [1.0]})

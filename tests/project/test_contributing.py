@@ -139,16 +139,15 @@ def test_operators_are_two_lines_or_two_files(changed):
 
 
 STUDY = """
-from study_fakes import FakePredictor
+from study_fakes import small_verdicts
 from test_coverage import lines_of
 from ipusim.study import coverage
 from ipusim.study.book import catalogue
 from ipusim.study.book.notebook import read_notebook
-from ipusim.study.verdicts.compare import verdicts
 
 (study,) = catalogue.select_studies(["again"])
 coverage._compared = lines_of
-known = coverage.coverage(verdicts(predictor=FakePredictor())).set_index("row_id")
+known = coverage.coverage(small_verdicts()).set_index("row_id")
 output_dir = ""
 exec("".join(read_notebook(study.path)["cells"][-1]["source"]))
 answers = known.loc[["again.1", "again.claims.AG1"], ["where", "answer", "verdict"]]

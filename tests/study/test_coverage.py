@@ -1,14 +1,14 @@
 """Every published value has a line that says where it is regenerated, and a verdict or a reason."""
 
 import pytest
-from study_fakes import FakePredictor
+from study_fakes import small_verdicts
 
 from ipusim import files
 from ipusim.errors import DataError
 from ipusim.study import coverage
 from ipusim.study.claims import load_specs
 from ipusim.study.data.published import claiming, load_claims, load_rows
-from ipusim.study.verdicts.compare import NOT_MODELLED, PREDICTED, verdicts
+from ipusim.study.verdicts.compare import NOT_MODELLED, PREDICTED
 
 COMPARED = ("argonne", "mk2", "tamu")
 
@@ -30,7 +30,7 @@ def lines_of(study: str) -> dict[str, list[dict]]:
 def frame():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coverage, "_compared", lines_of)
-        return coverage.coverage(verdicts(predictor=FakePredictor()))
+        return coverage.coverage(small_verdicts())
 
 
 def test_every_claim_is_answered_once():
@@ -76,9 +76,8 @@ def test_a_claim_without_an_answer_is_named(monkeypatch):
     monkeypatch.setattr(coverage, "_compared", lambda study: {})
     monkeypatch.setattr(coverage, "load_answers", lambda study: {})
     monkeypatch.setattr(coverage, "_of_hardware", list)
-    rows = verdicts(predictor=FakePredictor())
     with pytest.raises(DataError, match=r"'QW01' of qwant has neither"):
-        coverage.coverage(rows)
+        coverage.coverage(small_verdicts())
 
 
 def test_a_damaged_answer_is_named(tmp_path, monkeypatch):

@@ -35,7 +35,6 @@ from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
 from ipusim.study.book.rows import coverage_html, rows_html
 from ipusim.study.book.site import COVERAGE, ROWS, START, notebook_page, search_script
-from ipusim.study.cached import PooledPredictor
 from ipusim.study.coverage import coverage
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fidelity.ledger import errors_by_family
@@ -181,7 +180,7 @@ def _judged(shown: Sequence[Study]) -> tuple[PublishedRow, ...]:
     return tuple(row for row in load_rows() if row.study in wanted)
 
 
-def _write_verdicts(out: Path, studies: Sequence[Study], frame: pd.DataFrame, real: bool) -> None:
+def _write_verdicts(out: Path, studies: Sequence[Study], frame: pd.DataFrame) -> None:
     """Write the table of judged rows and their page, and the coverage if all are there."""
     write_text(out / "verdicts.csv", frame_csv(frame))
     write_text(out / ROWS, rows_html(frame, studies))
@@ -189,7 +188,7 @@ def _write_verdicts(out: Path, studies: Sequence[Study], frame: pd.DataFrame, re
         spec = load_specs()["fidelity"]["figures"]["fidelity_families"]
         tables = {OVERVIEW_FIGURE: errors_by_family(frame)}
         save_figure(drawn(spec, tables, {}), OVERVIEW_FIGURE, out)
-    if real and len(frame) == len(load_rows()):
+    if len(frame) == len(load_rows()):
         covered = coverage(frame)
         write_text(out / "coverage.csv", frame_csv(covered))
         write_text(out / COVERAGE, coverage_html(covered, studies))
@@ -223,7 +222,6 @@ def reproduce(
     given: Mapping[str, str] | None = None,
     resume: bool = False,
     progress: bool = False,
-    predictor: PooledPredictor | None = None,
     tell: Callable[[State], object] = lambda result: None,
 ) -> tuple[State, ...]:
     """Run studies, by default all, and collect everything in the folder `out`.
@@ -245,7 +243,7 @@ def reproduce(
             f"The output folder {out} is a link that leads nowhere: choose another with --out."
         ) from error
     with _held(out):
-        return _run_all(values, out, resume, progress, predictor, tell)
+        return _run_all(values, out, resume, progress, tell)
 
 
 def _side_by_side(
@@ -268,7 +266,6 @@ def _run_all(
     out: Path,
     resume: bool,
     progress: bool,
-    predictor: PooledPredictor | None,
     tell: Callable[[State], object],
 ) -> tuple[State, ...]:
     """Run the chosen studies, with their parameters, into a folder that is held."""
@@ -302,7 +299,7 @@ def _run_all(
         # first of all: the notebooks that run side by side find these predictions on disk
         rows = _judged([study for study, state in states.items() if study in left or state.key])
         if rows:
-            frame = verdicts(rows, predictor=predictor, jobs=available_cores())
+            frame = verdicts(rows, jobs=available_cores())
     except IpuSimError as error:
         failure = error
     bar = {"desc": "studies", "unit": "study", "total": len(left), "disable": not progress}
@@ -314,7 +311,7 @@ def _run_all(
     written.unlink(missing_ok=True)
     try:
         if frame is not None:
-            _write_verdicts(out, all_studies, frame, real=predictor is None)
+            _write_verdicts(out, all_studies, frame)
     except IpuSimError as error:
         failure = error
     if failure:

@@ -3,12 +3,13 @@ import os
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import nbformat
 import pandas as pd
 import pytest
-from study_fakes import VERDICT_COLUMNS, FakePredictor
+from study_fakes import VERDICT_COLUMNS, SmallPredictor
 from toy_study import write_study
 
 from ipusim import files
@@ -26,6 +27,7 @@ from ipusim.study.book.catalogue import (
 from ipusim.study.book.execute import Failure, run_notebook
 from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.reproduce import load_state, reproduce, study_key
+from ipusim.study.verdicts.compare import verdicts
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 GOOD = """\
@@ -40,6 +42,7 @@ def notebooks(tmp_path, monkeypatch):
     folder = tmp_path / "notebooks"
     folder.mkdir()
     monkeypatch.setattr(files, "notebooks_dir", lambda: folder)
+    monkeypatch.setattr(module, "verdicts", partial(verdicts, predictor=SmallPredictor()))
     write_study(folder, "01_qwant_toy", GOOD, title="First & foremost")
     write_study(folder, "02_tamu_toy", "boom = {}['nothing here']", "after = 1")
     (folder / "scratch.ipynb").write_text("not a study")
@@ -75,7 +78,7 @@ def instant(monkeypatch):
 
 
 def run(notebooks, out, *names, **options):
-    return reproduce(names, out=out, predictor=FakePredictor(), **options)
+    return reproduce(names, out=out, **options)
 
 
 # --- which studies and which parameters

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from browser import CHROMIUM, browser
 from bs4 import BeautifulSoup
-from study_fakes import FakePredictor
+from study_fakes import small_verdicts
 
 from ipusim.files import write_text
 from ipusim.study.book.catalogue import list_studies
@@ -18,7 +18,6 @@ from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.rows import coverage_html, rows_html
 from ipusim.study.book.site import COVERAGE, ROWS, START, notebook_page, search_script
 from ipusim.study.coverage import COLUMNS
-from ipusim.study.verdicts.compare import verdicts
 from ipusim.study.verdicts.summary import verdict_on
 
 __all__ = ["browser"]  # a fixture
@@ -44,8 +43,7 @@ FAULTS = """async (rules) => (await axe.run({resultTypes: ["violations"], ...rul
 def site(tmp_path_factory) -> Path:
     """The site of the committed notebooks, with predictions that cost nothing."""
     out = tmp_path_factory.mktemp("site")
-    frame = verdicts(predictor=FakePredictor())
-    frame["parts"] = "chip: compute 3; host work 1"
+    frame = small_verdicts().assign(parts="chip: compute 3; host work 1")
     line = dict.fromkeys(COLUMNS, "qwant") | {"verdict": "hit", "note": "a reason"}
     cards = []
     for study in STUDIES:

@@ -5,16 +5,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
-from study_fakes import FakePredictor
+from study_fakes import SmallPredictor
 
 from ipusim.drawing import drawn
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.files import write_text
 from ipusim.look import figure_bytes
 from ipusim.machine.system import load_system, system_names
+from ipusim.runtime.calibration import FittedCosts
 from ipusim.study import audit, book
 from ipusim.study.book.chip_diagram import chip_diagram
 from ipusim.study.book.outputs import frame_csv, save_figure, save_table
+from ipusim.study.predict import request_for
 from ipusim.study.qwant import study as qwant
 from ipusim.study.table import Table, format_cell, format_number, format_percent
 from ipusim.study.verdicts.compare import Samples, verdicts
@@ -24,7 +26,7 @@ BATCHES = [2, 4, 6, 8, 10, 12]
 
 @pytest.fixture(scope="module")
 def qwant_frame():
-    return verdicts(qwant.rows_for(BATCHES), predictor=FakePredictor())
+    return verdicts(qwant.rows_for(BATCHES), predictor=SmallPredictor())
 
 
 # --- audit: the figures of the published tables, checked by hand
@@ -258,7 +260,7 @@ def test_tables_show_published_beside_predicted(qwant_frame):
 
 
 def test_unpublished_batches_are_predicted_but_not_judged():
-    frame = verdicts(qwant.rows_for([2, 14]), predictor=FakePredictor())
+    frame = verdicts(qwant.rows_for([2, 14]), predictor=SmallPredictor())
     data = qwant.metric_frame(frame, "latency").set_index("batch_size")
     assert data.loc[14, "calibrated"] > data.loc[2, "calibrated"]
     assert math.isnan(data.loc[14, "published"])
@@ -266,19 +268,23 @@ def test_unpublished_batches_are_predicted_but_not_judged():
 
 
 def test_another_precision_or_system_says_so():
-    predictor = FakePredictor()
+    predictor = SmallPredictor()
     frame = verdicts(
         qwant.rows_for([4], system="ipu m2000", precision="32.32"),
         predictor=predictor,
         samples=Samples(),
     )
     assert all(note.startswith("published on C2") for note in frame["note"])
-    assert {options["stack"] for _, options in predictor.calls} == {"sdk-2.4"}
-    assert {options["precision"] for _, options in predictor.calls} == {"32.32"}
+    assert {one.options["stack"] for one in predictor.asked} == {"sdk-2.4"}
+    assert {one.options["precision"] for one in predictor.asked} == {"32.32"}
 
 
-def test_predicted_power_is_that_of_the_report(qwant_frame):
-    assert list(qwant.power_frame(qwant_frame)["calibrated"]) == pytest.approx([250] * 6)
+def test_predicted_power_is_that_of_the_report():
+    rows, engine = qwant.rows_for(BATCHES), SmallPredictor()
+    power = qwant.power_frame(verdicts(rows, predictor=engine, samples=Samples()))["calibrated"]
+    runs, costs = dict.fromkeys(row.run for row in rows), FittedCosts()
+    reports = [engine.answer(request_for(run, "calibrated", costs=costs)) for run in runs]
+    assert list(power) == pytest.approx([report.power for report in reports])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import random
 import golden
 import pandas as pd
 import pytest
-from study_fakes import FakePredictor
+from study_fakes import SmallPredictor
 
 from ipusim.errors import DataError, StudyError
 from ipusim.files import read, read_tables
@@ -163,7 +163,7 @@ def test_calibration_file_holds_the_fit(own_data):
     for stack, cost in fitted.items():
         assert stored.gpu[stack].value == pytest.approx(cost.value, rel=1e-6, abs=1e-12)
         assert stored.gpu[stack].rows == cost.rows
-    assert calibrate(FakePredictor(), gpu=True).gpu == fitted
+    assert calibrate(SmallPredictor(), gpu=True).gpu == fitted
     written = load_calibration()
     assert written.gpu == stored.gpu
     assert (written.power, written.intervals) == (stored.power, stored.intervals)

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from study_fakes import FakePredictor, load_row
+from study_fakes import SmallPredictor, load_row
 
 from ipusim.study.data.convergence import load_convergence, time_to_train_frame
 from ipusim.study.data.published import load_rows
@@ -35,7 +35,7 @@ def test_bert_stops_between_two_and_four_million_samples():
 
 def test_the_time_is_work_over_rate_and_evaluation_is_a_third_of_training():
     row = load_row("results.mlperf.01")
-    report = FakePredictor().answer(request_for(row.run, "specification"))
+    report = SmallPredictor().answer(request_for(row.run, "specification"))
     rate = report.throughput
     assert metric_of(report, row) == pytest.approx((38 * IMAGES + 10 * 50_000 / 3) / rate / 60)
 
@@ -53,7 +53,7 @@ def test_an_evaluation_by_the_training_program_takes_whole_steps_of_packs_with_o
 
 def test_the_part_that_is_simulated_is_stated():
     rows = [row for row in load_rows(metric="time_to_train") if not row.not_modelled]
-    frame = compare.verdicts(rows, predictor=FakePredictor(), samples=Samples())
+    frame = compare.verdicts(rows, predictor=SmallPredictor(), samples=Samples())
     shown = time_to_train_frame(frame).set_index("row_id")
     assert {"results.mlperf.01", "results.mlperf.04"} <= set(shown.index)
     line = shown.loc["results.mlperf.02"]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from study_fakes import FakePredictor, load_row
+from study_fakes import SmallPredictor, load_row
 
 from ipusim.runtime.calibration import Ran
 from ipusim.study.data.published import load_rows
@@ -13,7 +13,7 @@ ROWS = ("results.inference.049", "results.inference.050", "results.inference.058
 SHARES = {"results.inference.049": 1.25, "results.inference.050": 1.0}
 
 
-class Known(FakePredictor):
+class Known(SmallPredictor):
     """Fills the fullest tile by so much of it as SHARES says, by micro-batch; the rest to half."""
 
     def answer(self, request):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from study_fakes import FakePredictor
+from study_fakes import SmallPredictor
 
 from ipusim.runtime.calibration import FittedCosts, calibration
 from ipusim.study.fit.samples import samples_of
@@ -24,9 +24,9 @@ def samples():
     costs = FittedCosts(reduction_s=REDUCTION_S, collective_s=COLLECTIVE_S)
     rows = []
     for row in scaling_rows():
-        report = FakePredictor().answer(request_for(row.run, "calibrated", costs=costs))
+        report = SmallPredictor().answer(request_for(row.run, "calibrated", costs=costs))
         rows.append(replace(row, value=0.8 * float(report.throughput)))
-    return samples_of(rows, FakePredictor())
+    return samples_of(rows, SmallPredictor())
 
 
 def test_known_constants_are_found_whatever_the_level(samples):
@@ -47,7 +47,7 @@ def test_a_series_that_is_left_out_is_not_used(samples):
 
 
 def test_the_reduction_comes_from_the_pair_in_which_only_one_pays():
-    (row_id,) = fit_scale_out(samples_of(scaling_rows(), FakePredictor())).reduction.rows
+    (row_id,) = fit_scale_out(samples_of(scaling_rows(), SmallPredictor())).reduction.rows
     assert row_id == "tamu.table3.08"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from study_fakes import FakePredictor
+from study_fakes import SmallPredictor
 
 import ipusim
 from ipusim import files
@@ -149,7 +149,7 @@ def test_coverage_is_counted_with_both_ends():
 
 def test_intervals_are_written_and_read_back(own_data):
     before = load_calibration()
-    fitted = calibrate_intervals(FakePredictor())
+    fitted = calibrate_intervals(SmallPredictor())
     after = load_calibration()
     assert after.intervals == fitted
     assert after.steps == before.steps
