@@ -208,7 +208,10 @@ class Terms:
         return fsum(seconds for name, seconds in parts.items() if name != WAITING)
 
     def line(self) -> Line:
-        """Return how the step depends on the costs: counts, or what one alone comes to."""
+        """Return how the step depends on the costs: counts, or what one alone comes to.
+
+        Costs are tried, none read: only the price of a schedule knows which chip is the slowest.
+        """
         free = self._busy_s()
         after = 0.0 if self.training else self.between_s
         collectives = self.after.values() if self.training else ()
