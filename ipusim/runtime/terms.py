@@ -210,7 +210,7 @@ class Terms:
     def line(self) -> Line:
         """Return how the step depends on the costs: counts, or what one alone comes to.
 
-        Costs are tried, none read: only the price of a schedule knows which chip is the slowest.
+        Exchanges and reductions are tried: only its price says which chip of a schedule is slowest.
         """
         free = self._busy_s()
         after = 0.0 if self.training else self.between_s
