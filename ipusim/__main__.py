@@ -43,12 +43,12 @@ def run() -> int:
         signal.signal(signal.SIGINT, _end)  # imports would answer with their traceback
     from ipusim.cli import main
 
-    if hears and os.name == "posix":
-        interrupts, told = os.pipe()
-        os.set_blocking(told, False)
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-        threading.Thread(target=_end_compiler, args=(interrupts,), daemon=True).start()
     if hears:
+        if os.name == "posix":
+            interrupts, told = os.pipe()
+            os.set_blocking(told, False)
+            signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+            threading.Thread(target=_end_compiler, args=(interrupts,), daemon=True).start()
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return main()
 

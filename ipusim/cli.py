@@ -275,8 +275,15 @@ _WARMING = (
 """Runs that between them call every kernel of the planner."""
 
 _ASKED_FIRST = (
-    *("resnet50", "resnext101_32x4d", "efficientnet_b0", "efficientnet_b4", "vit_base_16"),
-    *("bert_base_squad", "bert_large_squad", "gpt2_small", "unet_medical"),
+    "resnet50",
+    "resnext101_32x4d",
+    "efficientnet_b0",
+    "efficientnet_b4",
+    "vit_base_16",
+    "bert_base_squad",
+    "bert_large_squad",
+    "gpt2_small",
+    "unet_medical",
 )
 """Networks whose programs are kept where nobody says which."""
 

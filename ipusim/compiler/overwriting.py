@@ -7,6 +7,7 @@ taken to do the same.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from ipusim.workload.graph import Elementwise, Graph, Layout
 from ipusim.workload.training import AGAIN
@@ -16,6 +17,7 @@ _EITHER = ("add", "mul")
 _STORED = ("parameter", "constant")
 
 
+@lru_cache(maxsize=8)  # time and memory of a program both ask
 def overwritten(graph: Graph) -> Mapping[str, int]:
     """Return the place of the operand that a result overwrites, by operation, where there is one.
 

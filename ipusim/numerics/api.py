@@ -130,6 +130,7 @@ def gradients(
 
     Examples
     --------
+    >>> import numpy as np
     >>> from ipusim import numerics
     >>> slopes = numerics.gradients("braggnn", np.ones((1, 1, 11, 11)), np.ones((1, 2)))
     >>> slopes["patches"].shape, slopes["dense_layers.out.bias"].tolist()

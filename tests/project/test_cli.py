@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 import pytest
-from study_fakes import small_verdicts
+from study_small import small_verdicts
 from toy_study import write_study
 
 import ipusim

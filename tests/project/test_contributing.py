@@ -139,7 +139,7 @@ def test_operators_are_two_lines_or_two_files(changed):
 
 
 STUDY = """
-from study_fakes import small_verdicts
+from study_small import small_verdicts
 from test_coverage import lines_of
 from ipusim.study import coverage
 from ipusim.study.book import catalogue

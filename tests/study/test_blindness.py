@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from study_fakes import load_row
+from study_small import load_row
 
 import ipusim
 from ipusim.files import data_dir

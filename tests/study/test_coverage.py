@@ -1,7 +1,7 @@
 """Every published value has a line that says where it is regenerated, and a verdict or a reason."""
 
 import pytest
-from study_fakes import small_verdicts
+from study_small import small_verdicts
 
 from ipusim import files
 from ipusim.errors import DataError

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from study_fakes import load_row
+from study_small import load_row
 
 from ipusim import api, kernel_cache
 from ipusim.compiler import program_cache

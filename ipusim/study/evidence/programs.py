@@ -20,7 +20,6 @@ from ipusim.workload.graph import Graph
 
 WITH_EXCHANGE = 3
 """Exchange, sync, execution."""
-WHOLE = "whole"
 
 
 def programs_of(step: Superstep) -> int:
@@ -29,13 +28,12 @@ def programs_of(step: Superstep) -> int:
 
 
 def lowered_programs(network: str) -> Counter[str]:
-    """Count the programs of a network of `PROFILED` by phase and in all."""
+    """Count the programs of a network of `PROFILED` by phase."""
     profiled, found = PROFILED[network], Counter[str]()
     graphs = profiled.build()
     for graph in filter(None, (graphs.micro_batch, graphs.update)):
         for phase, count in _by_phase(graph, profiled.partials, profiled.memory_proportion):
             found[phase] += count
-            found[WHOLE] += count
     return found
 
 
@@ -56,6 +54,8 @@ def programs_table() -> pd.DataFrame:
     """Set the lowered programs beside the counted ones, with their ratio in percent."""
     frame = pd.DataFrame(evidence_records("ipu_network_programs.csv"))
     lowered = {network: lowered_programs(network) for network in dict.fromkeys(frame["network"])}
+    for phases in lowered.values():
+        phases["whole"] = phases.total()
     places = zip(frame["network"], frame["part"], strict=True)
     counted = frame["programs"].astype(int)
     found = pd.Series([lowered[network][part] for network, part in places])

@@ -28,8 +28,7 @@ _OF_RESULTS = "relu sigmoid tanh sqrt rsqrt reciprocal elu leaky_relu selu celu"
 _OF_OPERANDS = (
     "abs cos erf gelu hard_sigmoid hard_swish log softplus mish swish softsign thresholded_relu"
 )
-KEEP_OPERANDS = frozenset(_OF_OPERANDS.split())
-"""Functions of one operand whose gradient reads it again."""
+"""Functions of one operand whose gradient reads the result, or the operand again."""
 
 DROPOUTS = ("dropout", "seeded_dropout")
 """Draw from the seed of the step, or from one made for each."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
-from study_fakes import VERDICT_COLUMNS, SmallPredictor
+from study_small import VERDICT_COLUMNS, SmallPredictor
 from toy_study import write_study
 
 from ipusim import files

@@ -5,7 +5,7 @@ import re
 
 import pandas as pd
 import pytest
-from study_fakes import VERDICT_COLUMNS
+from study_small import VERDICT_COLUMNS
 
 from ipusim.study.book.rows import rows_html
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from browser import CHROMIUM, browser
 from bs4 import BeautifulSoup
-from study_fakes import small_verdicts
+from study_small import small_verdicts
 
 from ipusim.files import write_text
 from ipusim.study.book.catalogue import list_studies

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
-from study_fakes import SmallPredictor
+from study_small import SmallPredictor
 
 from ipusim.drawing import drawn
 from ipusim.errors import ConfigError, StudyError, UnknownNameError

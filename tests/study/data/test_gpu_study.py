@@ -6,7 +6,7 @@ import random
 import golden
 import pandas as pd
 import pytest
-from study_fakes import SmallPredictor
+from study_small import SmallPredictor
 
 from ipusim.errors import DataError, StudyError
 from ipusim.files import read, read_tables

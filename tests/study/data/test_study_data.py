@@ -3,7 +3,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from study_fakes import load_row
+from study_small import load_row
 
 from ipusim import files
 from ipusim.errors import DataError, UnknownNameError

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from study_fakes import SmallPredictor, load_row
+from study_small import SmallPredictor, load_row
 
 from ipusim.study.data.convergence import load_convergence, time_to_train_frame
 from ipusim.study.data.published import load_rows

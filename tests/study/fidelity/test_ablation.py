@@ -1,7 +1,7 @@
 """Switching mechanisms off: what a rewritten program keeps, and what becomes of a prediction."""
 
 import pytest
-from study_fakes import load_row
+from study_small import load_row
 
 from ipusim import api
 from ipusim.compiler.lower import lower

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from study_fakes import load_row, small_verdicts
+from study_small import load_row, small_verdicts
 
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.study import audit, book

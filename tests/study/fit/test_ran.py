@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from study_fakes import SmallPredictor, load_row
+from study_small import SmallPredictor, load_row
 
 from ipusim.runtime.calibration import Ran
 from ipusim.study.data.published import load_rows

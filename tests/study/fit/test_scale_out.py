@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from study_fakes import SmallPredictor
+from study_small import SmallPredictor
 
 from ipusim.runtime.calibration import FittedCosts, calibration
 from ipusim.study.fit.samples import samples_of

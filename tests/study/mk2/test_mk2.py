@@ -5,7 +5,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from study_fakes import VERDICT_COLUMNS
+from study_small import VERDICT_COLUMNS
 
 from ipusim import files
 from ipusim.errors import DataError, StudyError

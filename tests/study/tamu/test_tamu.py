@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from study_fakes import VERDICT_COLUMNS
+from study_small import VERDICT_COLUMNS
 
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.files import read_tables

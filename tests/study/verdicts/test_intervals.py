@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from study_fakes import SmallPredictor
+from study_small import SmallPredictor
 
 import ipusim
 from ipusim import files

@@ -4,7 +4,7 @@ import re
 
 import pandas as pd
 import pytest
-from study_fakes import SmallPredictor, load_row, small_verdicts
+from study_small import SmallPredictor, load_row, small_verdicts
 
 from ipusim.errors import DataError, StudyError
 from ipusim.files import data_dir
