@@ -32,7 +32,7 @@ _MOST_NUMBERS = 2**22
 """Operands and results of what is computed here; of more, as of weights, the shape is enough."""
 
 _PRODUCTS = ("Einsum", "MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger")
-_SIZED = ("OneHot", "MelWeightMatrix", "BlackmanWindow", "HammingWindow", "HannWindow")
+_SIZED = ("OneHot", "BlackmanWindow", "HammingWindow", "HannWindow")
 """Operators without a rule of their shape: as large as their operands together, or as these say."""
 
 _REACH = ("kernel_shape", "pads", "dilations")

@@ -517,6 +517,12 @@ def _stft(c: Call) -> Shape:
     return (signal[0], frames, bins, 2)
 
 
+def _mel_weights(c: Call) -> Results:
+    bands, length = (c.ints("", place)[0] for place in (0, 1))
+    require(min(bands, length) > 0, f"{bands} bands of {length} samples")
+    return [((length // 2 + 1, bands), c.get("output_datatype", FLOAT))]
+
+
 UNARY = (
     "Relu LeakyRelu ThresholdedRelu Elu Selu Celu Gelu Mish Clip Sigmoid HardSigmoid HardSwish "
     "Softplus Softsign Tanh Erf Exp Log Sqrt Reciprocal Sin Cos Tan Abs Neg Sign Floor Ceil Round "
@@ -596,6 +602,7 @@ RULES: dict[str, Rule] = by_names(
         "LSTM GRU RNN": _recurrent,
         "DFT": _dft,
         "STFT": _stft,
+        "MelWeightMatrix": _mel_weights,
         "BitCast": lambda c: [(c.shape(), int(c.get("to")))],
     }
 )

@@ -70,6 +70,19 @@ def _loop(trips, *, endless=False):
     )
 
 
+def _mel(bands, length):
+    """A matrix of mel bands, whose sizes are values, added up."""
+    whole = {"bands": bands, "length": length, "rate": 16_000}
+    constants = {name: np.array(size) for name, size in whole.items()}
+    constants |= {"low": np.array(0, np.float32), "high": np.array(8000, np.float32)}
+    nodes = [
+        _node("MelWeightMatrix", list(constants), ["w"]),
+        _node("ReduceSum", ["w"], ["s"], keepdims=0),
+        _node("Add", ["x", "s"], ["y"]),
+    ]
+    return make_model(nodes, {"x": [2]}, ["y"], constants)
+
+
 CASES = {
     "split into fewer parts than it has results": (
         single("Split", {"x": [4]}, num_outputs=1),
@@ -133,6 +146,14 @@ CASES = {
         single("Einsum", {"x": [2, 3], "y0": [3, 4]}, equation="ij,jk,->..->"),
         "cannot take inputs",
     ),
+    "a mel matrix of 2^38 numbers": (
+        _mel(2**12, 2**27),
+        r"node 'w' computes 'w' of shape \(67108865, 4096\), which must have from 0 to "
+        f"{2**34} elements.*; give smaller inputs",
+    ),
+    "a mel matrix of 2^32 numbers": (_mel(2**6, 2**27), None),
+    "a mel matrix without bands": (_mel(0, 2**27), r"\(0 bands of 134217728 samples\)"),
+    "a mel matrix of no samples": (_mel(2**26, -1), r"\(67108864 bands of -1 samples\)"),
 }
 CASES["an operator set of 2^40"][0].opset_import[0].version = HUGE
 
