@@ -32,7 +32,7 @@ from ipusim.study.fidelity.ledger import families_apart
 from ipusim.study.table import format_percent
 from ipusim.study.tamu import scaling as tamu_scaling
 from ipusim.study.verdicts.compare import verdicts
-from ipusim.workload.model import ONNX_OPTIONS
+from ipusim.workload.loading import ONNX_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = tuple(ROOT / name for name in ("README.md", "docs/evidence.md", "docs/using.md"))

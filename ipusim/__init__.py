@@ -18,7 +18,7 @@ _EXPORTS = {
     "plan": "ipusim.planning",
     "serving": "ipusim.language_serving",
     "roofline": "ipusim.api",
-    "load_model": "ipusim.workload.model",
+    "load_model": "ipusim.workload.loading",
     "simulate_gpu": "ipusim.runtime.gpu.step",
     "FittedCosts": "ipusim.runtime.calibration",
     "from_onnx": "ipusim.workload.onnx",

@@ -11,7 +11,8 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import OPTIONS, RunConfig, option_docs
 from ipusim.runtime.step import roofline_step_s, run_step
-from ipusim.workload.model import ONNX_OPTIONS, Model, load_model
+from ipusim.workload.loading import ONNX_OPTIONS, load_model
+from ipusim.workload.model import Model
 
 if TYPE_CHECKING:
     from ipusim.runtime.options.hints import ModelOptions

@@ -301,7 +301,7 @@ def warmup(models: tuple[str, ...], system: str) -> None:
     from ipusim import api
     from ipusim.compiler.program_cache import keep_programs
     from ipusim.machine import load_system
-    from ipusim.workload.model import load_model
+    from ipusim.workload.loading import load_model
 
     load_system(system)
     for model in models:

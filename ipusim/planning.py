@@ -27,7 +27,8 @@ from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import COUNT, RunConfig
 from ipusim.runtime.replica.balance import balance
 from ipusim.runtime.replica.partition import homes
-from ipusim.workload.model import Model, load_model
+from ipusim.workload.loading import load_model
+from ipusim.workload.model import Model
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,8 @@ from ipusim.runtime.calibration import Fitted, calibration
 from ipusim.runtime.gpu.kernels import GpuStack, step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
 from ipusim.runtime.step import price_per_item
-from ipusim.workload.model import Model, check_micro_batch, load_model
+from ipusim.workload.loading import load_model
+from ipusim.workload.model import Model, check_micro_batch
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients reduced in one go (PyTorch DistributedDataParallel, bucket_cap_mb = 25)."""

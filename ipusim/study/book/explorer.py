@@ -19,7 +19,8 @@ from ipusim.report.advice import python, room
 from ipusim.study.book.catalogue import load_spec
 from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
-from ipusim.workload.model import Model, load_model
+from ipusim.workload.loading import load_model
+from ipusim.workload.model import Model
 
 FALLBACK = (
     "Controls for model or ONNX file, system, mode, micro-batch, precision, chips, replicas and "

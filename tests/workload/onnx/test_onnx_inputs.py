@@ -9,7 +9,7 @@ from ipusim.api import simulate
 from ipusim.cli import main
 from ipusim.errors import ConfigError, UnknownNameError, WorkloadError
 from ipusim.sweeps import sweep
-from ipusim.workload.model import load_model
+from ipusim.workload.loading import load_model
 from ipusim.workload.onnx import from_onnx
 
 
