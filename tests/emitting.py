@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
+from ipusim.compiler.eras import ERA_2_4, ESTIMATORS
 from ipusim.compiler.program import Superstep
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import Chip, load_chip
@@ -12,20 +13,26 @@ MK1 = load_chip("GC2")
 MK2 = load_chip("GC200")
 
 
-def emitter(codelets: str = "2021-11", chip: Chip = MK2) -> Emitter:
-    """Return an emitter for a version of the codelets."""
-    return Emitter(chip=chip, stack=replace(load_stack("sdk-2.4"), codelets=codelets))
+CODELETS = {era: codelets for codelets, era in ESTIMATORS.items()}
+
+
+def emitter(era: int = ERA_2_4, chip: Chip = MK2, estimators: int | None = None) -> Emitter:
+    """Return an emitter for an era, with estimators of the same or of another."""
+    codelets = CODELETS[era if estimators is None else estimators]
+    stack = replace(load_stack("sdk-2.4"), planner_era=era, codelets=codelets)
+    return Emitter(chip=chip, stack=stack)
 
 
 def emitted(
     run: Callable,
     *arguments: object,
-    codelets: str = "2021-11",
+    era: int = ERA_2_4,
     chip: Chip = MK2,
+    estimators: int | None = None,
     **options: object,
 ) -> list[Superstep]:
     """Return the supersteps that an operator, or a method of `Emitter`, adds."""
-    m = emitter(codelets, chip)
+    m = emitter(era, chip, estimators)
     run(m, *arguments, **options)
     return m.steps
 

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from math import gcd, prod
 from typing import NamedTuple, Self
 
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4, estimator_era
 from ipusim.compiler.program import Superstep
 from ipusim.compiler.reduction import Reduction, Stage, stages_of
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import (
-    CODELET_VERSIONS,
     Tile,
     ceil_div,
-    codelet_versions,
     copy_cycles,
     element_bytes,
     rearranged_copy_cycles,
@@ -113,8 +112,8 @@ class Emitter:
 
     Of the steps that follow, `tiles` is how many tiles take part (0: those of the result),
     `repeats` how often each runs, `held_bytes` what lives on a tile beside a step's own bytes.
-    `superstep_cycles` are sync and control code of a step with an exchange. `library` is the
-    version of poplibs that picks vertices, `tile` has that of the estimator that times them.
+    `superstep_cycles` are sync and control code of a step with an exchange. `era` is that of the
+    stack, by which vertices are picked, `tile` has that of the estimators that time them.
     """
 
     chip: Chip
@@ -124,13 +123,13 @@ class Emitter:
     repeats: int = 1
     held_bytes: int = 0
     superstep_cycles: int = field(init=False)
-    library: str = field(init=False)
+    era: int = field(init=False)
     tile: Tile = field(init=False)
 
     def __post_init__(self) -> None:
         self.superstep_cycles = self.stack.superstep_cycles
-        self.library, estimator = codelet_versions(self.stack.codelets)
-        self.tile = Tile(self.chip, estimator)
+        self.era = self.stack.planner_era
+        self.tile = Tile(self.chip, estimator_era(self.stack.codelets))
 
     def share(self, x: Placed) -> int:
         """Return the elements on the fullest tile."""
@@ -233,26 +232,26 @@ class Emitter:
     def unary_cycles(self, function: str, x: Placed, *, in_place: bool) -> int:
         """Return the cycles of a function of one operand.
 
-        Non-linearities of the library are timed by the estimator of that version too: later ones
-        have no estimate of their vertex, and the first follows the assembly.
+        Non-linearities of an era are timed by its estimators too: later ones have no estimate of
+        their vertex, and the first follows the assembly.
         """
         tile, work = self.tile, (function, self.share(x), x.dtype)
-        if function in tables.NON_LINEARITY[self.library]:
-            tile = Tile(self.chip, self.library)
-        if function in tables.NON_LINEARITY[tile.version]:
+        if function in tables.NON_LINEARITY[self.era]:
+            tile = Tile(self.chip, self.era)
+        if function in tables.NON_LINEARITY[tile.era]:
             return codelets.non_linearity_cycles(tile, *work)
         return codelets.loop_cycles(tile, "UnaryOp1D" + "InPlace" * in_place, *work)
 
     def unary(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Apply a function to every element.
 
-        Where a non-linearity has only the vertex in place, as all of 2020-01, its input is first
-        copied to another output (lib/popnn/NonLinearity.cpp, nonLinearity, in all versions).
+        Where a non-linearity has only the vertex in place, as all of era 0, its input is first
+        copied to another output (lib/popnn/NonLinearity.cpp, nonLinearity, in all eras).
         """
         cycles = self.unary_cycles(function, x, in_place=in_place)
         vertex, copied = "popops::UnaryOp1D" + "InPlace" * in_place, 0
-        if function in tables.NON_LINEARITY[self.library]:
-            early = self.library == "2020-01"
+        if function in tables.NON_LINEARITY[self.era]:
+            early = self.era == ERA_1_0
             copies = not in_place and (early or function != "swish")
             copied = copy_cycles(self.tile_bytes(x), self.chip) if copies else 0
             vertex = "Supervisor" if early else "1D" + "InPlace" * (in_place or copies)
@@ -266,7 +265,7 @@ class Emitter:
 
         `moved` are the bytes of operands that arrive and the copies into place, as `emit` has them.
         """
-        vertex = codelets.vertex_of(function, self.tile.version) + "InPlace" * in_place
+        vertex = codelets.vertex_of(function, self.tile.era) + "InPlace" * in_place
         self._loop(name, vertex, function, x, **moved)
 
     def integers(
@@ -274,10 +273,10 @@ class Emitter:
     ) -> None:
         """Combine 32-bit integers with as many, or with a `scalar`, as `emit` has it.
 
-        The library of 2020-01 writes the scalar out first.
+        In era 0 the scalar is written out first.
         """
         repeated = f"BroadcastScalar1D {function}"
-        known = all(repeated in tables.INTEGERS[v] for v in (self.library, self.tile.version))
+        known = all(repeated in tables.INTEGERS[era] for era in (self.era, self.tile.era))
         vertex = "BroadcastScalar1D" if scalar and known else "BinaryOp1D"
         if scalar and not known:
             moved["copy"] = copy_cycles(self.tile_bytes(x), self.chip, atom_bytes=OFFSET_BYTES)
@@ -298,7 +297,7 @@ class Emitter:
                 "give the number of channels of the tensor."
             )
         vertices = tables.LOOPS["BroadcastScalar1D"]
-        known = function in vertices[self.library] and function in vertices[self.tile.version]
+        known = function in vertices[self.era] and function in vertices[self.tile.era]
         if channels == 1 and known:
             vertex, size = "BroadcastScalar1D" + "InPlace" * in_place, element_bytes(x.dtype)
             self._loop(name, vertex, function, x, exchange=size)
@@ -336,11 +335,11 @@ class Emitter:
         share = self.share(x)
         received = regions * block * element_bytes(x.dtype)
         vector = RepeatedVector(self.tile, function, block, x.dtype, in_place)
-        if not vector.known(self.library):
+        if not vector.known(self.era):
             self._write_out(function, name, x, block, received, in_place=in_place)
             return
         blocks = ceil_div(share, regions * block)
-        if regions <= (2 if self.library == CODELET_VERSIONS[-1] else 1):
+        if regions <= (2 if self.era >= ERA_2_4 else 1):
             vertex, cycles = "popops::BroadcastVectorInner1D", regions * vector.cycles(blocks)
         else:
             vertex, cycles = "popops::BroadcastVectorInner2D", vector.cycles_2d(blocks, regions)
@@ -404,7 +403,7 @@ class Emitter:
             shape, dims = (prod(shape[:-1]) // group, shape[-1], group), (1,)
         types, dims = (x.dtype, out or x.dtype), dims or (len(shape) - 1,)
         asked = Reduction(shape, dims, function, *types, per_tile)
-        return stages_of(asked, self.tile, self.library)
+        return stages_of(asked, self.tile, self.era)
 
     def reduce(self, function: str, x: Placed, *dims: int, out: str = "", name: str = "") -> None:
         """Reduce some dimensions, the last by default, into type `out`, x's by default.

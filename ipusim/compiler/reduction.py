@@ -14,6 +14,7 @@ from itertools import zip_longest
 from math import isqrt, prod
 from typing import NamedTuple, Self
 
+from ipusim.compiler.eras import ERA_1_0
 from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layout
 from ipusim.compiler.tiles import (
     Tile,
@@ -101,7 +102,7 @@ _vertices = lru_cache(maxsize=4096)(ReduceVertex.tile_vertices)
 
 
 @lru_cache(maxsize=4096)
-def stages_of(asked: Reduction, tile: Tile, library: str) -> tuple[Stage, ...]:
+def stages_of(asked: Reduction, tile: Tile, era: int) -> tuple[Stage, ...]:
     """Return the stages of a reduction in order; networks repeat the same ones many times."""
     levels, total, chip = collapse(asked.shape, asked.dims), prod(asked.shape), tile.chip
     if not any(level.reduced for level in levels):
@@ -113,8 +114,8 @@ def stages_of(asked: Reduction, tile: Tile, library: str) -> tuple[Stage, ...]:
     # Sums and products of halves are accumulated as floats.
     widened = asked.out == "float16" and asked.function in (*_SUMS, "mul")
     partials = "float32" if widened else asked.out
-    # Vertices of 2020-01 write the type they accumulate in; a cast on the same tiles follows.
-    casts = library == "2020-01" and partials != asked.out
+    # Vertices of era 0 write the type they accumulate in; a cast on the same tiles follows.
+    casts = era == ERA_1_0 and partials != asked.out
     output = partials if casts else asked.out
     vertex = _vertex(tile, asked.dtype, output, partials, asked.function in _SUMS)
     stages: list[Stage] = []

@@ -18,9 +18,9 @@ class Stack(Sourced, file="stacks", word="software stack"):
     Attributes
     ----------
     planner_era : int
-        Generation of the planner's rules and of the vertices of convolutions (`vertices.conv`).
+        Generation of the planner's rules and of the vertices that run (`eras`).
     codelets : str
-        Version of all other vertices (`tiles.CODELET_VERSIONS`).
+        Versions of poplibs whose vertices and whose estimators are taken (`eras.estimator_era`).
     partials : {"half", "float"}
         Type of partial sums unless a run says otherwise.
     available_memory_proportion : float

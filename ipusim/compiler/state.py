@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
+from ipusim.compiler.eras import ERA_2_4
 from ipusim.compiler.overwriting import overwritten
 from ipusim.compiler.program import LoweredOp, all_temp_bytes
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import Runs
-from ipusim.compiler.vertices.conv import ERA_2_4
 from ipusim.machine import Chip
 from ipusim.workload.graph import Attributes, Conv, Elementwise, Gather, Graph, MatMul, Op
 from ipusim.workload.operators.elementwise import DROPOUTS
@@ -86,7 +86,7 @@ class Lowering(Emitter):
         in one and channels in the other (lib/popops/ElementWise.cpp, binaryOpGeneral); `sizes` are
         rows and columns, as `bring` has them.
         """
-        if self.rules.era >= ERA_2_4:
+        if self.era >= ERA_2_4:
             return self.bring("regroup operand", x, layout, *sizes)
         return self.piece_copies(x, layout)
 

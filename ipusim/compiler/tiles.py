@@ -1,42 +1,22 @@
-"""How poplibs spreads data over tiles, what copies within a tile cost, versions of its codelets."""
+"""How poplibs spreads data over tiles, what copies within a tile cost."""
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from ipusim.errors import ConfigError, unknown_name
+from ipusim.errors import ConfigError
 from ipusim.machine import Chip
 from ipusim.workload.graph import DTYPE_BYTES
 
 # poplibs lib/poputil/TileMapping.cpp, calcLinearTileMapping: no tile gets less than this.
 MIN_BYTES_PER_TILE = 128
 
-# Versions of poplibs whose estimators and operation structures were read: tags 1.0.136 (SDK 1.0),
-# sdk/poplar/2.0.0, of which only what differs from the next stands apart, and sdk/poplar/2.4.0.
-CODELET_VERSIONS = ("2020-01", "2021-03", "2021-11")
-
-
-@cache
-def codelet_versions(text: str) -> tuple[str, str]:
-    """Split ``"2020-01+2021-11"`` into the versions of library and estimator; one alone is both.
-
-    The library's version decides which vertices run and how work is planned, the estimator's has
-    the cycle formulas. Early estimators charge coarse constants (200 supervisor cycles per vertex
-    in 1.0.136) which later ones corrected to the assembly. One version for both reproduces the
-    IPUModel of that day; for silicon the latest estimator is better.
-    """
-    library, _, estimator = text.partition("+")
-    for version in (library, estimator or library):
-        if version not in CODELET_VERSIONS:
-            raise unknown_name("codelet version", version, CODELET_VERSIONS)
-    return library, estimator or library
-
 
 class Tile(NamedTuple):
-    """A tile of a chip, and the version by whose formulas its vertices are timed."""
+    """A tile of a chip, and the era by whose estimators its vertices are timed (`eras`)."""
 
     chip: Chip
-    version: str
+    era: int
 
     @property
     def workers(self) -> int:

@@ -4,7 +4,9 @@ import pytest
 from emitting import MK1, emitted, emitter, matrix, vector
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.tiles import codelet_versions, rearranged_copy_cycles
+from ipusim.compiler.eras import ERA_1_0, ERA_2_0, ERA_2_4, estimator_era
+from ipusim.compiler.stacks import load_stack, stack_names
+from ipusim.compiler.tiles import rearranged_copy_cycles
 from ipusim.errors import ConfigError, UnknownNameError
 
 
@@ -82,28 +84,28 @@ def test_the_vertex_of_a_repeated_vector_follows_what_sits_together(by_rows):
 def test_divisors_that_are_repeated_have_a_vertex_from_sdk_2_0_on(dtype):
     """Poplibs lib/popops/ElementWise.cpp, haveInnerVectorBroadcastVertexForOp."""
     x = Placed(IMAGE, dtype, TensorLayout(grouping=2))  # no whole vectors of float16
-    for codelets, vertex in (
-        ("2020-01", "popops::BinaryOp1D"),
-        ("2021-03", "popops::BroadcastVectorInner1D"),
+    for era, vertex in (
+        (ERA_1_0, "popops::BinaryOp1D"),
+        (ERA_2_0, "popops::BroadcastVectorInner1D"),
     ):
-        (step,) = emitted(Emitter.by_channel, "div", x, 256, codelets=codelets)
+        (step,) = emitted(Emitter.by_channel, "div", x, 256, era=era)
         assert step.vertex == vertex
-        assert bool(step.copy_cycles) == bool(step.temp_bytes) == (codelets == "2020-01")
+        assert bool(step.copy_cycles) == bool(step.temp_bytes) == (era == ERA_1_0)
 
 
 def test_two_regions_have_a_vertex_each_from_sdk_2_1_on():
     """Poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastInnerVector."""
 
-    def step(tiles, codelets):
+    def step(tiles, era):
         # 16 groups of channels on 16, 8 or 4 tiles, 64 blocks of each.
         x = Placed((16, 64, 16), "float16", TensorLayout(tiles=tiles))
-        return emitted(Emitter.by_channel, "add", x, 256, codelets=codelets)[0]
+        return emitted(Emitter.by_channel, "add", x, 256, era=era)[0]
 
-    late = {regions: step(16 // regions, "2021-11") for regions in (1, 2, 4)}
+    late = {regions: step(16 // regions, ERA_2_4) for regions in (1, 2, 4)}
     assert late[2].compute_cycles == 2 * late[1].compute_cycles
     assert late[2].vertex == late[1].vertex == "popops::BroadcastVectorInner1D"
     assert late[2].exchange_bytes == 2 * 16 * 2
-    for shared in (late[4], step(8, "2021-03")):
+    for shared in (late[4], step(8, ERA_2_0)):
         assert shared.vertex == "popops::BroadcastVectorInner2D"
 
 
@@ -123,9 +125,9 @@ def test_rows_that_sit_together_are_summed_side_by_side():
     assert seen == as_shaped != emitted(Emitter.reduce, "add", matrix(64, 1472))
 
 
-def unary(function, elements, dtype="float16", era="2021-11", **options):
+def unary(function, elements, dtype="float16", era=ERA_2_4, **options):
     (step,) = emitted(
-        Emitter.unary, function, vector(elements, dtype), codelets=era, chip=MK1, **options
+        Emitter.unary, function, vector(elements, dtype), era=era, chip=MK1, **options
     )
     return step
 
@@ -133,8 +135,8 @@ def unary(function, elements, dtype="float16", era="2021-11", **options):
 @pytest.mark.parametrize(
     ("function", "era", "vertex"),
     [
-        ("relu", "2020-01", "popnn::NonLinearitySupervisor"),
-        ("gelu", "2021-11", "popnn::NonLinearity1DInPlace"),
+        ("relu", ERA_1_0, "popnn::NonLinearitySupervisor"),
+        ("gelu", ERA_2_4, "popnn::NonLinearity1DInPlace"),
     ],
 )
 def test_what_only_runs_in_place_copies_first_into_another_tensor(function, era, vertex):
@@ -151,10 +153,10 @@ def test_swish_into_another_tensor_copies_nothing():
     assert (swish.vertex, swish.copy_cycles) == ("popnn::NonLinearity1D", 0)
 
 
-def addition(era="2021-11", **options):
+def addition(era=ERA_2_4, **options):
     """Two activations of 100 halves a tile, added in place."""
     (step,) = emitted(
-        Emitter.binary, "add", vector(121600), in_place=True, chip=MK1, codelets=era, **options
+        Emitter.binary, "add", vector(121600), in_place=True, chip=MK1, era=era, **options
     )
     return step
 
@@ -164,10 +166,15 @@ def test_an_operand_from_other_tiles_is_received():
     assert addition().exchange_bytes == 0
 
 
-def test_estimators_of_another_version_can_be_chosen():
-    early, mixed, late = map(addition, ("2020-01", "2020-01+2021-11", "2021-11"))
+def test_estimators_of_another_era_can_be_chosen():
+    early, late = map(addition, (ERA_1_0, ERA_2_4))
+    mixed = addition(ERA_1_0, estimators=ERA_2_4)
     assert mixed.compute_cycles == late.compute_cycles != early.compute_cycles
-    assert codelet_versions("2020-01") == ("2020-01", "2020-01")
+    for name in stack_names():
+        stack = load_stack(name)
+        # The first of its codelets are those of the era, as far as they were read.
+        assert estimator_era(stack.codelets.split("+")[0]) == min(stack.planner_era, ERA_2_4)
+    assert estimator_era("2020-01+2021-11") == estimator_era("2021-11") == ERA_2_4
 
 
 def test_casts_and_fills():
@@ -197,7 +204,7 @@ def test_pieces_are_what_sits_together_in_both_layouts(layout, piece):
     ("call", "error", "words"),
     [
         (
-            lambda: emitter("2019-07"),
+            lambda: estimator_era("2019-07+2021-11"),
             UnknownNameError,
             "2020-01",
         ),
@@ -224,9 +231,7 @@ def test_integers_by_hand():
     (late,) = emitted(Emitter.integers, "div", indices, "quotient", scalar=True)
     assert late.vertex == "popops::BroadcastScalar1D"
     assert late.compute_cycles == 11 + 6 * (20 + 10 * 260)
-    (early,) = emitted(
-        Emitter.integers, "div", indices, "quotient", scalar=True, codelets="2020-01"
-    )
+    (early,) = emitted(Emitter.integers, "div", indices, "quotient", scalar=True, era=ERA_1_0)
     # The divisor is written out, a word at a time, and no vertex knows that it is one number.
     assert early.vertex == "popops::BinaryOp1D"
     assert early.compute_cycles == 200 + 6 * (22 + 10 * 45)

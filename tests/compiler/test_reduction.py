@@ -8,6 +8,7 @@ from emitting import MK1, MK2, emitted
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.emitter import Emitter, Placed
+from ipusim.compiler.eras import ERA_1_0, ERA_2_0, ERA_2_4
 from ipusim.compiler.reduction import Stage, together
 from ipusim.compiler.reduction_layout import collapse, examine_layout
 from ipusim.compiler.tiles import Tile
@@ -18,31 +19,31 @@ from ipusim.compiler.vertices.reduce import (
 )
 from ipusim.errors import ConfigError
 
-TILE = Tile(MK1, "2021-11")
+TILE = Tile(MK1, ERA_2_4)
 HALF_TO_FLOAT = ReduceVertex(TILE, "float16", "float32", "float32")
 FLOAT = ReduceVertex(TILE, "float32", "float32", "float32")
 
 
-def reduce_steps(shape, dims, dtype="float16", chip=MK1, era="2021-11", function="add"):
-    return emitted(Emitter.reduce, function, Placed(shape, dtype), *dims, chip=chip, codelets=era)
+def reduce_steps(shape, dims, dtype="float16", chip=MK1, era=ERA_2_4, function="add"):
+    return emitted(Emitter.reduce, function, Placed(shape, dtype), *dims, chip=chip, era=era)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "output", "accumulates", "version", "fixed", "loop"),
+    ("inputs", "output", "accumulates", "era", "fixed", "loop"),
     [
-        ("float16", "float32", True, "2021-03", 7 + 17, 6),
-        ("float32", "float32", True, "2020-01", 7 + 17, 6),
-        ("float16", "float32", False, "2021-03", 7 + 17, 6),
+        ("float16", "float32", True, ERA_2_0, 7 + 17, 6),
+        ("float32", "float32", True, ERA_1_0, 7 + 17, 6),
+        ("float16", "float32", False, ERA_2_0, 7 + 17, 6),
         # Entry, set-up, and of each loop its set-up, completion and store less the first load.
-        ("float16", "float16", True, "2021-11", 5 + 11, 3 + 1 + 7 + 3 - 1),
-        ("float16", "float32", True, "2021-11", 5 + 11, 3 + 1 + 6 + 3 - 1),
-        ("float16", "float32", False, "2021-11", 5 + 11, 3 + 1 + 7 + 3 - 1),
-        ("float32", "float32", True, "2021-11", 5 + 11, 3 + 3 + 2 + 3 - 1),
-        ("float32", "float16", False, "2021-11", 5 + 11, 3 + 2 + 2 + 3 - 1),
+        ("float16", "float16", True, ERA_2_4, 5 + 11, 3 + 1 + 7 + 3 - 1),
+        ("float16", "float32", True, ERA_2_4, 5 + 11, 3 + 1 + 6 + 3 - 1),
+        ("float16", "float32", False, ERA_2_4, 5 + 11, 3 + 1 + 7 + 3 - 1),
+        ("float32", "float32", True, ERA_2_4, 5 + 11, 3 + 3 + 2 + 3 - 1),
+        ("float32", "float16", False, ERA_2_4, 5 + 11, 3 + 2 + 2 + 3 - 1),
     ],
 )
-def test_strided_vertex_by_hand(inputs, output, accumulates, version, fixed, loop):
-    vertex = ReduceVertex(Tile(MK1, version), inputs, output, output, accumulates=accumulates)
+def test_strided_vertex_by_hand(inputs, output, accumulates, era, fixed, loop):
+    vertex = ReduceVertex(Tile(MK1, era), inputs, output, output, accumulates=accumulates)
     # Two columns of vectors, whether or not anything is accumulated, of 32 rows.
     assert vertex.strided(2 * vertex.path, 32) == fixed + 2 * (loop + 32)
 
@@ -263,8 +264,8 @@ def test_much_data_takes_an_intermediate_stage():
     assert received == [17 * 4 * 4, 18 * 4 * 4, 5 * 8 * 4]
 
 
-def test_early_library_casts_the_result():
-    early = reduce_steps((16, 4, 49, 16), (2,), era="2020-01")
+def test_the_first_era_casts_the_result():
+    early = reduce_steps((16, 4, 49, 16), (2,), era=ERA_1_0)
     late = reduce_steps((16, 4, 49, 16), (2,))
     assert early[-1].vertex == "popops::Cast"
     assert len(early) == len(late) + 1
@@ -280,7 +281,7 @@ def test_nothing_to_reduce():
     reduced=st.integers(2, 300),
     inner=st.sampled_from((1, 4, 16, 64)),
     function=st.sampled_from(("add", "square_add", "max")),
-    era=st.sampled_from(("2020-01", "2021-11")),
+    era=st.sampled_from((ERA_1_0, ERA_2_4)),
     dtype=st.sampled_from(("float16", "float32")),
 )
 def test_any_reduction_has_integer_steps_and_is_deterministic(

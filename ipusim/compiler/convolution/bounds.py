@@ -9,7 +9,8 @@ import numpy as np
 from ipusim.compiler.convolution.cost import slice_cycles, tile_cycles
 from ipusim.compiler.convolution.record import NOTHING
 from ipusim.compiler.convolution.reduction import reduction_floor
-from ipusim.compiler.vertices.conv import ERA_1_0, SLIC, VMAC, WORKERS
+from ipusim.compiler.eras import ERA_1_0
+from ipusim.compiler.vertices.conv import SLIC, VMAC, WORKERS
 from ipusim.kernel_cache import njit
 
 

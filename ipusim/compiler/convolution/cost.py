@@ -7,8 +7,9 @@ Sources: poplibs ``lib/poplin/ConvModel.cpp`` (addEstimates and what it calls), 
 import numpy as np
 
 from ipusim.compiler.convolution.reduction import cast_cycles, fill_reduction
+from ipusim.compiler.eras import ERA_1_0, ERA_2_0, ERA_2_4
 from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_nx1_cycles
-from ipusim.compiler.vertices.conv import AMP, ERA_1_0, ERA_2_0, ERA_2_4, HMAC, SLIC, VMAC
+from ipusim.compiler.vertices.conv import AMP, HMAC, SLIC, VMAC
 from ipusim.compiler.vertices.mac import hmac_cycles, outer_product_cycles, slic_cycles, vmac_cycles
 from ipusim.kernel_cache import njit
 

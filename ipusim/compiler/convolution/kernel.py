@@ -10,8 +10,9 @@ from ipusim.compiler.convolution.cost import conv_cost
 from ipusim.compiler.convolution.record import EVERY, ONE, UNBOUNDED
 from ipusim.compiler.convolution.search import next_serial_split, next_split, search_vertex
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
+from ipusim.compiler.eras import ERA_1_0
 from ipusim.compiler.vertices.amp import UNIT_LOAD_CYCLES
-from ipusim.compiler.vertices.conv import AMP, ERA_1_0, HMAC, OUTER_PRODUCT
+from ipusim.compiler.vertices.conv import AMP, HMAC, OUTER_PRODUCT
 from ipusim.kernel_cache import njit
 
 

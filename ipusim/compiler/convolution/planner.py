@@ -28,9 +28,9 @@ from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import Transform, problems_of, transforms_of
 from ipusim.compiler.convolution.vertex_types import candidates_of, joint_types, vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
+from ipusim.compiler.eras import ERA_1_0, ERA_3_3
 from ipusim.compiler.tiles import Runs, ceil_div
 from ipusim.compiler.vertices import METHOD_NAMES
-from ipusim.compiler.vertices.conv import ERA_1_0, ERA_3_3
 from ipusim.machine import Chip
 
 _REMEMBERED = 65536

@@ -6,7 +6,8 @@ two vertices are those of ``lib/popops``; for operations on their own, see `vert
 
 import numpy as np
 
-from ipusim.compiler.vertices.conv import ERA_1_0, WORKERS
+from ipusim.compiler.eras import ERA_1_0
+from ipusim.compiler.vertices.conv import WORKERS
 from ipusim.kernel_cache import njit
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ipusim.compiler.eras import ERAS
 from ipusim.errors import ConfigError
 
 
@@ -9,7 +10,7 @@ from ipusim.errors import ConfigError
 class PlannerRules:
     """What one software stack's planner does.
 
-    `era` is the generation of vertex formulas and planner rules (`vertices.conv`), `partials_bytes`
+    `era` is the generation of vertex formulas and planner rules (`eras`), `partials_bytes`
     the size of a partial sum, in the vertex and between tiles; the proportion is the share of tile
     memory that one operation's temporaries may take.
     """
@@ -19,7 +20,7 @@ class PlannerRules:
     available_memory_proportion: float
 
     def __post_init__(self) -> None:
-        if self.era not in range(4):
+        if self.era not in ERAS:
             raise ConfigError(f"The planner era {self.era} does not exist: use 0, 1, 2 or 3.")
         if self.partials_bytes not in (2, 4):
             raise ConfigError(

@@ -18,7 +18,8 @@ from ipusim.compiler.convolution.bounds import (
 from ipusim.compiler.convolution.cost import conv_cost, fill_kernel, input_range
 from ipusim.compiler.convolution.record import EVERY, NOTHING, ONE
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
-from ipusim.compiler.vertices.conv import ERA_3_3, OUTER_PRODUCT, SLIC, VMAC, WORKERS
+from ipusim.compiler.eras import ERA_3_3
+from ipusim.compiler.vertices.conv import OUTER_PRODUCT, SLIC, VMAC, WORKERS
 from ipusim.kernel_cache import njit
 
 

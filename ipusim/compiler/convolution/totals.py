@@ -2,16 +2,8 @@
 
 import numpy as np
 
-from ipusim.compiler.vertices.conv import (
-    AMP,
-    ERA_1_0,
-    ERA_2_4,
-    HMAC,
-    OUTER_PRODUCT,
-    SLIC,
-    VMAC,
-    WORKERS,
-)
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
+from ipusim.compiler.vertices.conv import AMP, HMAC, OUTER_PRODUCT, SLIC, VMAC, WORKERS
 from ipusim.kernel_cache import njit
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from ipusim.compiler.convolution.params import ConvParams, ConvPass, Dim, Operand, uses
 from ipusim.compiler.convolution.record import PROBLEM, joined
 from ipusim.compiler.convolution.rules import PlannerRules
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.tiles import ceil_div
-from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
 from ipusim.machine import Chip
 
 

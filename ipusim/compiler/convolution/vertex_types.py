@@ -16,8 +16,9 @@ from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import CANDIDATE, joined
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.transforms import Transform
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.vertices.amp import amp_vertex
-from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, VERTEX
+from ipusim.compiler.vertices.conv import VERTEX
 from ipusim.compiler.vertices.mac import (
     hmac_vertices,
     outer_product_vertex,

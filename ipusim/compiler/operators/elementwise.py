@@ -52,7 +52,7 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
         with m.holding(m.tile_bytes(x) if op.in_place_ok else 0):
             # The graph lets the result share memory, but the vertex writes a new tensor.
             layout = _dropout(m, op, x, inputs[0])
-    elif op.function in EXPRESSIONS or op.function in gradient_functions(m.library):
+    elif op.function in EXPRESSIONS or op.function in gradient_functions(m.era):
         # A gradient takes on the layout of what the forward pass kept.
         layout = inputs[min(1, len(inputs) - 1)].layout._replace(free=False)
         x = x._replace(layout=layout)
@@ -212,7 +212,7 @@ def _gradient(m: Lowering, op: Elementwise, x: Placed, incoming: TensorLayout) -
     moved = {}
     if not op.broadcast and not incoming.lies_with(x.layout):
         moved = {"received": m.tile_bytes(x), "copy": m.piece_copies(x, incoming)}
-    if op.function in gradient_functions(m.library):
+    if op.function in gradient_functions(m.era):
         function = op.function.removesuffix("_grad")
         cycles = m.gradient_cycles(function, x)
         m.emit(f"{function} gradient", "popnn::NonLinearityGrad1D", cycles, **moved)
@@ -239,8 +239,8 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     x = x._replace(layout=x.layout._replace(grouping=grouping))
     in_place = m.task.overwritten is not None
     single = not repeated or min(other.elements for other in inputs) == 1
-    for index, function in enumerate(vertices_of(op.function, m.tile.version)):
-        vertex = vertex_of(function, m.tile.version)
+    for index, function in enumerate(vertices_of(op.function, m.tile.era)):
+        vertex = vertex_of(function, m.tile.era)
         if vertex == "UnaryOp1D":
             m.unary(function, x, op.function, in_place=in_place)
         elif repeated and _meets_column(m, inputs):
@@ -291,7 +291,7 @@ def _bring_matrix(m: Lowering, x: Placed, matrix: Placed) -> int:
     if x.layout.rows == matrix.layout.rows:
         return 0
     found = found_group(x.layout.grouping, m.made.shape[-2 if x.layout.rows else -1])
-    if m.rules.era and found > 1 and 10 * matrix.elements <= x.elements:
+    if m.era and found > 1 and 10 * matrix.elements <= x.elements:
         moved = m.tile_bytes(matrix.spread())
         copied = rearranged_copy_cycles(moved, element_bytes(matrix.dtype), m.chip)
         m.copy("lay out operand", moved, cycles=copied)

@@ -9,7 +9,7 @@ elementwise_functions.csv has the latter two, with a note of what some of them c
 
 from pathlib import Path
 
-from ipusim.compiler.tiles import CODELET_VERSIONS
+from ipusim.compiler.eras import ERA_2_4
 from ipusim.compiler.vertices import tables
 from ipusim.compiler.vertices.elementwise import WHOLE, vertex_of
 from ipusim.compiler.vertices.training import Expression
@@ -23,7 +23,7 @@ COMPOSED: dict[str, tuple[str, ...]] = {
     line["function"]: tuple(line["series"].split()) for line in _LINES if line["series"]
 }
 """The popops operations that compute each function without a vertex of its own or of this name, at
-least in early versions. Comparisons and logic are charged one compare per element.
+least in early eras. Comparisons and logic are charged one compare per element.
 """
 
 EXPRESSIONS: dict[str, Expression] = {
@@ -44,30 +44,30 @@ RUNNING_MEANS = frozenset({"running_mean", "counted_running_mean"})
 """Functions that update a running mean of gradients."""
 
 FALLBACK = "equal"
-"""Function whose cycles are charged for one that only later versions have: a compare."""
+"""Function whose cycles are charged for one that only later eras have: a compare."""
 
 
-def gradient_functions(version: str) -> list[str]:
-    """Return the gradients that have a popnn vertex in a version."""
-    return sorted(f"{name}_grad" for name in tables.NON_LINEARITY_GRAD[version])
+def gradient_functions(era: int) -> list[str]:
+    """Return the gradients that have a popnn vertex in an era."""
+    return sorted(f"{name}_grad" for name in tables.NON_LINEARITY_GRAD[era])
 
 
-def known_functions(version: str) -> list[str]:
+def known_functions(era: int) -> list[str]:
     """Return every function name that can be lowered."""
-    names = {*COMPOSED, *EXPRESSIONS, *RANDOM, *gradient_functions(version)}
-    names.update(tables.NON_LINEARITY[version])
-    return sorted(names.union(*(tables.LOOPS[vertex][version] for vertex in WHOLE)))
+    names = {*COMPOSED, *EXPRESSIONS, *RANDOM, *gradient_functions(era)}
+    names.update(tables.NON_LINEARITY[era])
+    return sorted(names.union(*(tables.LOOPS[vertex][era] for vertex in WHOLE)))
 
 
-def vertices_of(function: str, version: str) -> tuple[str, ...]:
+def vertices_of(function: str, era: int) -> tuple[str, ...]:
     """Return the functions with a vertex each that compute a function, in order.
 
-    A step that only a later version of the estimators has becomes one compare.
+    A step that only later estimators have becomes one compare.
     """
-    if vertex_of(function, version):
+    if vertex_of(function, era):
         return (function,)
     if function in COMPOSED:
-        return tuple(part for one in COMPOSED[function] for part in vertices_of(one, version))
-    if vertex_of(function, CODELET_VERSIONS[-1]) == "UnaryOp1D":
+        return tuple(part for one in COMPOSED[function] for part in vertices_of(one, era))
+    if vertex_of(function, ERA_2_4) == "UnaryOp1D":
         return (FALLBACK,)
-    raise unknown_name("elementwise function", function, known_functions(version))
+    raise unknown_name("elementwise function", function, known_functions(era))

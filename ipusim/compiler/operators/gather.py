@@ -20,17 +20,16 @@ from typing import NamedTuple
 import numpy as np
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.reduction import gathered_stages
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import (
-    CODELET_VERSIONS,
     Tile,
     ceil_div,
     copy_cycles,
     distinct_splits,
     element_bytes,
 )
-from ipusim.compiler.vertices.conv import ERA_2_4
 from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles, iota_cycles
 from ipusim.compiler.vertices.reduce import ReduceVertex, Region
 from ipusim.compiler.vertices.training import multi_slice_cycles, multi_update_add_cycles
@@ -188,20 +187,15 @@ _REARRANGED_FROM_SPLIT = 4
 """From this many parts of the rows on, gradients are first brought into the plan's layout."""
 
 
-def _early(m: Emitter) -> bool:
-    """Whether plans and vertices are those of before tag sdk/poplar/2.4.0."""
-    return m.stack.planner_era < ERA_2_4
-
-
 def _row_tile(m: Emitter) -> Tile:
     """Return the tile that times MultiSlice and MultiUpdateAdd: as tag 1.0.136 did up to 2.0.0."""
-    return Tile(m.chip, CODELET_VERSIONS[0]) if _early(m) else m.tile
+    return Tile(m.chip, ERA_1_0) if m.era < ERA_2_4 else m.tile
 
 
 @lowers(Gather)
 def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
     """Lower lookups or updates; their planner and vertices changed between SDK 2.0 and 2.4."""
-    early = _early(m)
+    early = m.era < ERA_2_4
     # Lookups and updates of one table share the plan.
     table = replace(op, function="lookup", hottest=0)
     plan = plan_embedding(table, m.dtype, m.chip, early=early, updates=m.task.changes_table)
@@ -323,7 +317,7 @@ def add_rows(
     Split indices fill partial tables of zeros, which are summed and added; up to sdk/poplar/2.0.0
     these are always float32. Rows that are `placed` lie as the plan has them.
     """
-    early = _early(m)
+    early = m.era < ERA_2_4
     stored = Placed((plan.group_split * plan.groups * op.rows * op.width,), dtype)
     if op.function == "add":
         # A sum starts from zeros, laid out as planned; rows are written where they are stored.

@@ -1,8 +1,8 @@
 """Pooling: how popnn splits a pass over the tiles, and its supersteps.
 
 Sources: poplibs lib/popnn/PoolPlan.cpp and PoolPlan.hpp (the split), lib/popnn/Pooling.cpp (what is
-done) and lib/popnn/PoolVertices.cpp (which vertex runs where), at tags 1.0.136 ("2020-01") and
-sdk/poplar/2.4.0 ("2021-11"; 2.0.0 and 3.3.0 plan alike). The early planner weighs a simple formula,
+done) and lib/popnn/PoolVertices.cpp (which vertex runs where), at tags 1.0.136 and
+sdk/poplar/2.4.0 (2.0.0 and 3.3.0 plan alike). The early planner weighs a simple formula,
 the later one the vertex's own estimate, and treats batch elements as further channels.
 """
 
@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import (
     Tile,
@@ -50,14 +51,14 @@ _GROUPING_TOLERANCE = (4, 3)
 class PoolPass:
     """One pass of a pooling operation as it is planned.
 
-    ``grouping`` are the channels that sit together in memory in the pass's input, ``library`` the
-    version of poplibs.
+    ``grouping`` are the channels that sit together in memory in the pass's input, ``era`` that
+    of the stack.
     """
 
     op: Pool
     dtype: str
     grouping: int
-    library: str
+    era: int
 
     @property
     def is_max(self) -> bool:
@@ -77,7 +78,7 @@ class PoolPass:
         other groups become positions of that row (Pooling.cpp, gatherDimsTransformIn).
         """
         op = self.op
-        if op.backward or self.library == "2020-01":
+        if op.backward or self.era == ERA_1_0:
             return self
         channels, field, grouping = op.channels * op.batch, list(op.field), self.grouping
         spread = op.padded or max(op.dilation, default=1) > 1
@@ -170,7 +171,7 @@ def _late_cost(asked: PoolPass, part: TileSlice, chip: Chip, *, of_largest: bool
     The bytes that move are those of getBytesRequiredPerTile. The cost `of_largest`, of the largest
     share alone, is no more than that.
     """
-    vertex, field = asked.vertex(Tile(chip, "2021-11")), part.field
+    vertex, field = asked.vertex(Tile(chip, ERA_2_4)), part.field
     shares = [np.stack(field)]
     others = () if of_largest else zip(asked.out_field, field, strict=True)
     for dim, (extent, share) in enumerate(others):
@@ -210,7 +211,7 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: Chip) -> PoolPlan:
     """Return the cheapest split; the first found wins a tie. The early planner counts splits up."""
     cost = _early_cost
     splits = np.concatenate([_splits(asked, grouping, chip.tiles) for grouping in groupings])
-    if asked.library != "2020-01":
+    if asked.era != ERA_1_0:
         cost, splits = _late_cost, _in_solver_order(asked, groupings, splits, chip)
     # Formulas hold for a number and for an array of them.
     costs = cost(asked, asked.part(splits.T), chip)
@@ -230,7 +231,7 @@ def plan_pool(asked: PoolPass, chip: Chip) -> PoolPlan:
     preferred = _PREFERRED_GROUPING[asked.op.kind, asked.dtype]
     grouped = asked.gathered(preferred)
     few = grouped.op.channels < preferred
-    if asked.library == "2020-01" or best.split[0] >= preferred or few:
+    if asked.era == ERA_1_0 or best.split[0] >= preferred or few:
         return best
     wider = _search(grouped, [preferred], chip)
     numerator, denominator = _GROUPING_TOLERANCE
@@ -283,7 +284,7 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None 
             copied = copy_cycles(m.tile_bytes(field), m.chip)
             m.copy("broadcast gradient", values, cycles=copied)
             return grouping
-    result = _pool(m, PoolPass(op, dtype, grouping, m.library), acts)
+    result = _pool(m, PoolPass(op, dtype, grouping, m.era), acts)
     if average and op.padded and not op.include_padding and not op.backward:
         # Windows over padding have fewer elements, so each output is scaled on its own
         # (SelectiveScaling, which the estimators charge 10 cycles per worker).
@@ -317,7 +318,7 @@ def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
         pooled = ceil_div(op.batch * op.channels * prod(op.out_field), chip.tiles)
         m.copy("rearrange gradient", pooled * size)
     dims = enumerate(zip(out_field, field_split, strict=True))
-    if m.library == "2021-11" and any(vertex.leaves_out(dim, *each) for dim, each in dims):
+    if m.era >= ERA_2_4 and any(vertex.leaves_out(dim, *each) for dim, each in dims):
         # The vertices write no output that is left out, so all are zeroed first (zeroRequired).
         m.fill(Placed((out_bytes // size,), asked.dtype, TensorLayout(tiles=1)))
     kind = ("MaxPoolingGrad" if asked.is_grad else "MaxPooling") if asked.is_max else "SumPooling"

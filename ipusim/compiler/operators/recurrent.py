@@ -14,14 +14,12 @@ from dataclasses import replace
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout
+from ipusim.compiler.eras import ERA_2_4
 from ipusim.compiler.operators.recurrent_cell import GRAIN, Cell, StateLayout
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.training import Expression
 from ipusim.workload.graph import MatMul, Recurrent
-
-GATHERING_ERA = 2
-"""Planner era from which an LSTM adds up weight gradients over several steps at a time."""
 
 OPERAND_SHARE = 0.1
 """Share of tile memory that sequences may take before they are spread over more tiles
@@ -298,7 +296,7 @@ def _steps_per_weight_gradient(cell: Cell, op: Recurrent) -> int:
     """
     m, read, columns = cell.m, op.features + op.hidden, op.gates * op.hidden
     within = int(read * columns <= op.batch * columns * op.steps)
-    if op.kind == "gru" or m.stack.planner_era < GATHERING_ERA:
+    if op.kind == "gru" or m.era < ERA_2_4:
         return within
     per_step = cell.bytes(cell.state, op.gates)
     memory = int(m.chip.bytes_per_tile * GATHER_MEMORY_PROPORTION)

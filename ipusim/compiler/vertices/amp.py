@@ -1,4 +1,4 @@
-"""The AMP vertices on one tile: 1x1 and n x 1, by era as in `vertices.conv`.
+"""The AMP vertices on one tile: 1x1 and n x 1, by era.
 
 The formulas, and the numbers in amp.csv, restate poplibs ``lib/poplin/PerformanceEstimation.hpp``
 (MIT). The file has a line for each era, bytes of inputs and partials, and units (16, or fewer). The
@@ -15,13 +15,8 @@ round, and each group is charged the cycles of the inner loop.
 
 import numpy as np
 
-from ipusim.compiler.vertices.conv import (
-    AMP,
-    ERA_1_0,
-    run_cycles,
-    vertex_type,
-    zero_partials_cycles,
-)
+from ipusim.compiler.eras import ERA_1_0
+from ipusim.compiler.vertices.conv import AMP, run_cycles, vertex_type, zero_partials_cycles
 from ipusim.compiler.vertices.tables import numbers
 from ipusim.kernel_cache import njit
 

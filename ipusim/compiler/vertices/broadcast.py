@@ -3,11 +3,12 @@
 Sources: BroadcastVectorInner1D and -2D of poplibs lib/popops/popopsCycleEstimators.cpp. A *block*
 is one repetition. Vectors of sums and products fill whole data-path vectors, those of divisions
 have any length. The estimators mask the remainder of blocks over workers with 3 instead of 7, and
-the multiply of 2020-01 leaves it out; here the slowest worker always takes the quotient rounded up.
+the multiply of era 0 leaves it out; here the slowest worker always takes the quotient rounded up.
 """
 
 from typing import NamedTuple
 
+from ipusim.compiler.eras import ERA_1_0
 from ipusim.compiler.tiles import Tile, ceil_div
 from ipusim.compiler.vertices.tables import AROUND_VECTOR, SUPERVISOR_CYCLES
 
@@ -92,15 +93,15 @@ class RepeatedVector(NamedTuple):
     dtype: str
     in_place: bool
 
-    def known(self, library: str) -> bool:
-        """Whether a version of poplibs has vertices for it.
+    def known(self, era: int) -> bool:
+        """Whether an era has vertices for it.
 
         Sums and products of float16 in whole vectors; float32 ones have vertices that poplibs never
         picks. From SDK 2.0 on divisions of any length (poplibs lib/popops/ElementWise.cpp,
         haveInnerVectorBroadcastVertexForOp and binaryOpBroadcastInnerVector).
         """
         if self.function == "div":
-            return library != "2020-01" and self.dtype in ("float16", "float32")
+            return era != ERA_1_0 and self.dtype in ("float16", "float32")
         whole = self.length % self.tile.width(self.dtype) == 0
         return self.function in ("add", "mul", "sub") and self.dtype == "float16" and whole
 
@@ -108,15 +109,15 @@ class RepeatedVector(NamedTuple):
     def around(self) -> tuple[int, int, int, int]:
         """What vertices take around their blocks (`tables.AROUND_VECTOR`)."""
         name = self.function + ("InPlace" if self.in_place else "")
-        return AROUND_VECTOR[self.tile.version][name][self.dtype]
+        return AROUND_VECTOR[self.tile.era][name][self.dtype]
 
     def core(self, blocks: int) -> int:
         """Return a worker's cycles for some blocks."""
         if self.function == "div":
             return _div_core(self.length, blocks, self.dtype)
         if self.function == "mul":
-            # The 2020-01 supervisor vertex always takes the in-place loop.
-            pipelined = not self.in_place and self.tile.version != "2020-01"
+            # The supervisor vertex of era 0 always takes the in-place loop.
+            pipelined = not self.in_place and self.tile.era != ERA_1_0
             return _mul_core(self.length, blocks, pipelined=pipelined)
         return _add_core(self.length, blocks)
 
@@ -156,4 +157,4 @@ def vector_outer_cycles(tile: Tile, rows: int, columns: int, dtype: str) -> int:
     else:
         columns = tile.per_worker(columns)
     worker = 15 + rows * (overhead + 2 * ceil_div(columns, width))
-    return SUPERVISOR_CYCLES[tile.version] + tile.workers * worker
+    return SUPERVISOR_CYCLES[tile.era] + tile.workers * worker

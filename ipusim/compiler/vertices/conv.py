@@ -1,16 +1,7 @@
-"""What the convolution vertices have in common: eras, records, and how six workers share rows.
+"""What the convolution vertices have in common: records, and how six workers share rows.
 
 Every formula restates poplibs ``lib/poplin/PerformanceEstimation.hpp`` (MIT).  The file changed
-with the SDK, so the constants of a vertex follow the *era*:
-
-====  =====================  =====================================
-era   poplibs tag            used for
-====  =====================  =====================================
-0     1.0.136 (2020-01)      SDK 1.0, the C2 card of Qwant's report
-1     sdk/poplar/2.0.0       the IPUModel snapshot of 2021-03
-2     sdk/poplar/2.4.0       the published Classic rows
-3     sdk/poplar/3.3.0       the published Bow rows
-====  =====================  =====================================
+with the SDK, so the constants of a vertex follow the era (`eras`).
 
 What depends on era and number types alone is worked out once for a vertex type, in Python, and
 kept in its `VERTEX` record; the kernels take that and the `PART` of one tile.  All numbers are
@@ -23,11 +14,6 @@ from typing import Any
 import numpy as np
 
 from ipusim.kernel_cache import njit
-
-ERA_1_0 = 0
-ERA_2_0 = 1
-ERA_2_4 = 2
-ERA_3_3 = 3
 
 WORKERS = 6
 

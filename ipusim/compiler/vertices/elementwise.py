@@ -4,13 +4,14 @@ Every function gives the cycles of the vertex that poplibs would run on one tile
 threads. The work is cut into equal shares and the slowest worker counts, times the number of
 workers, because each worker issues once per round. Formulas are those of
 poplibs lib/popops/popopsCycleEstimators.cpp, lib/popops/PerformanceEstimation.cpp and
-lib/popnn/popnnCycleEstimators.cpp at the version named by `version`.
+lib/popnn/popnnCycleEstimators.cpp of the era of a `Tile`.
 """
 
 from functools import cache
 from math import gcd
 from typing import NamedTuple
 
+from ipusim.compiler.eras import ERA_1_0
 from ipusim.compiler.tiles import Runs, Tile, ceil_div, element_bytes
 from ipusim.compiler.vertices import tables
 from ipusim.machine import Chip
@@ -29,11 +30,11 @@ WHOLE = ("UnaryOp1D", "BinaryOp1D", "Select")
 
 
 @cache
-def vertex_of(function: str, version: str) -> str:
+def vertex_of(function: str, era: int) -> str:
     """Return the vertex of `WHOLE` that has a function, or ""; non-linearities are unary."""
-    if function in tables.NON_LINEARITY[version]:
+    if function in tables.NON_LINEARITY[era]:
         return "UnaryOp1D"
-    return next((vertex for vertex in WHOLE if function in tables.LOOPS[vertex][version]), "")
+    return next((vertex for vertex in WHOLE if function in tables.LOOPS[vertex][era]), "")
 
 
 def loop_of(tile: Tile, vertex: str, function: str, dtype: str) -> tuple[int, int]:
@@ -41,7 +42,7 @@ def loop_of(tile: Tile, vertex: str, function: str, dtype: str) -> tuple[int, in
     name = vertex.replace("2D", "1D")
     if name not in tables.LOOPS:
         name = name.removesuffix("InPlace")
-    return tables.LOOPS[name][tile.version][function][dtype]
+    return tables.LOOPS[name][tile.era][function][dtype]
 
 
 def loop_cycles(tile: Tile, vertex: str, function: str, elements: int, dtype: str) -> int:
@@ -53,14 +54,14 @@ def loop_cycles(tile: Tile, vertex: str, function: str, elements: int, dtype: st
     of all regions of a tile in whole vectors, two at least.
     """
     cycles, per_loop = loop_of(tile, vertex, function, dtype)
-    around = tables.AROUND[tile.version]
+    around = tables.AROUND[tile.era]
     start, supervisor = around.get(f"{vertex} {function}", around[vertex])[dtype]
     per_worker = tile.per_worker(elements)
     if not supervisor:
         width = tile.width(dtype)
         vectors = ceil_div(elements, width)
         per_worker = min(vectors, max(2, tile.per_worker(vectors))) * width
-    if tile.version == "2020-01" and vertex.startswith("UnaryOp1D"):
+    if tile.era == ERA_1_0 and vertex.startswith("UnaryOp1D"):
         # The early estimator divides after multiplying, so a part vector costs a part loop.
         loops = cycles * (per_worker + per_loop - 1) // per_loop
     else:
@@ -70,7 +71,7 @@ def loop_cycles(tile: Tile, vertex: str, function: str, elements: int, dtype: st
 
 def integer_cycles(tile: Tile, vertex: str, function: str, elements: int) -> int:
     """Return the cycles of a vertex of 32-bit integers, which none computes in vectors."""
-    start, supervisor, each = tables.INTEGERS[tile.version][f"{vertex} {function}"]["float32"]
+    start, supervisor, each = tables.INTEGERS[tile.era][f"{vertex} {function}"]["float32"]
     return supervisor + tile.workers * (start + each * tile.per_worker(elements))
 
 
@@ -79,18 +80,18 @@ def non_linearity_cycles(
 ) -> int:
     """Return the cycles of a pipelined popnn vertex or its gradient.
 
-    NonLinearity1D (NonLinearitySupervisor in 2020-01, where also relu, sigmoid and tanh are such),
+    NonLinearity1D (NonLinearitySupervisor in era 0, where also relu, sigmoid and tanh are such),
     and NonLinearityGrad1D. The 2021 source mis-nests a conditional so that the prologue counts as
     one cycle; the sum that its comments describe is used here.
     """
     table = tables.NON_LINEARITY_GRAD if gradient else tables.NON_LINEARITY
-    single, per_vector = table[tile.version][function][dtype]
+    single, per_vector = table[tile.era][function][dtype]
     # Cycles of a worker: `start` before the loop, `first` for the first vector. Then at the end and
     # for elements that fill no vector: (end, one float), or (end, a pair of halves, a single half).
     if gradient:
         # State, sharing, identity, remaining vectors, offsets, first loads, branch; and, in the
         # later estimator only where pointers are scaled, five more to unpack them.
-        start = 8 + 5 + 2 + 3 + 3 + 3 + 1 if tile.version == "2020-01" else 20
+        start = 8 + 5 + 2 + 3 + 3 + 3 + 1 if tile.era == ERA_1_0 else 20
         first, floats, halves = 4 + 1, (4, 1), (6, 2, 4)
     else:
         start, first, floats, halves = 20, 2 + single + 1 + single, (3, 2), (4, 2, 3)
@@ -113,15 +114,15 @@ def scaled_add_cycles(
     """Return the cycles of ``a += scale * b`` with a constant scale, b of `addend_dtype`.
 
     getScaledArithmeticSupervisorCycleEstimate: float32 added to float16 takes 4 cycles per vector
-    (in 2020-01 from the fourth on 2), two equal types 3, float16 added to float32 takes 4 (3 in
-    2020-01). `constrained` to different memory elements, a vector takes 2 instead of 3.
+    (in era 0 from the fourth on 2), two equal types 3, float16 added to float32 takes 4 (3 in
+    era 0). `constrained` to different memory elements, a vector takes 2 instead of 3.
     """
     addend = addend_dtype or dtype
     width = tile.width(dtype)
     vectors = tile.per_worker(elements // width)
     remainder = elements % width
-    early = tile.version == "2020-01"
-    supervisor = tables.SUPERVISOR_CYCLES[tile.version] + (7 if remainder == 0 else 13) + 12
+    early = tile.era == ERA_1_0
+    supervisor = tables.SUPERVISOR_CYCLES[tile.era] + (7 if remainder == 0 else 13) + 12
     supervisor += 12 if early else 27
     if dtype == "float16" and addend == "float32":
         start, first, per_vector = 16, 8, 4
@@ -148,7 +149,7 @@ def scaled_add_runs_cycles(tile: Tile, runs: Runs, dtype: str) -> int:
     """
     if runs.one:
         return scaled_add_cycles(tile, runs.elements, dtype)
-    width, around = tile.width(dtype), 11 if tile.version == "2020-01" else 15
+    width, around = tile.width(dtype), 11 if tile.era == ERA_1_0 else 15
     slowest = 0
     for pieces in runs.dealt(width, tile.workers):
         cycles = 9
@@ -179,7 +180,7 @@ def cast_cycles(tile: Tile, elements: int, from_dtype: str, to_dtype: str) -> in
     """Return the cycles of a type conversion (CastSupervisor, then getCast1DCycleEstimate)."""
     worker = _cast_worker_cycles(tile, tile.per_worker(elements), from_dtype, to_dtype)
     supervisor, start = 12, 18
-    if tile.version == "2020-01":
+    if tile.era == ERA_1_0:
         supervisor, start = (7, 20) if {from_dtype, to_dtype} <= _FLOATING else (0, 0)
     return supervisor + tile.workers * (start + worker)
 
@@ -192,7 +193,7 @@ def cast_runs_cycles(tile: Tile, runs: Runs, from_dtype: str, to_dtype: str) -> 
     """
     if runs.one:
         return cast_cycles(tile, runs.elements, from_dtype, to_dtype)
-    early, width = tile.version == "2020-01", tile.width("float32")
+    early, width = tile.era == ERA_1_0, tile.width("float32")
     slowest = 0
     for pieces in runs.dealt(width, tile.workers):
         cycles = 0 if early and len(pieces) == 1 else 5
@@ -208,7 +209,7 @@ def cast_runs_cycles(tile: Tile, runs: Runs, from_dtype: str, to_dtype: str) -> 
 
 def _cast_worker_cycles(tile: Tile, elements: int, from_dtype: str, to_dtype: str) -> int:
     """Return the cycles of one worker to convert so many elements (castWorkerCycles)."""
-    if tile.version == "2020-01":
+    if tile.era == ERA_1_0:
         # The early supervisor vertex exists for the floating-point pair; other casts run one
         # element pair per cycle on plain workers.
         if {from_dtype, to_dtype} <= _FLOATING:
@@ -234,13 +235,13 @@ def _cast_worker_cycles(tile: Tile, elements: int, from_dtype: str, to_dtype: st
 def fill_cycles(tile: Tile, elements: int, dtype: str) -> int:
     """Return the cycles of writing one value to every element on the tile.
 
-    Source: Zero (2020-01), getFill1DCycleEstimate and modelContiguousFill (2021-11), whose workers
+    Source: Zero (era 0), getFill1DCycleEstimate and modelContiguousFill (era 2), whose workers
     take at least two vectors each.
     """
     width = tile.width(dtype)
     per_worker = max(tile.per_worker(ceil_div(elements, width)), 2) * width
     per_worker = min(elements, per_worker)
-    if tile.version == "2020-01":
+    if tile.era == ERA_1_0:
         return tile.workers * (20 + per_worker // width)
     if element_bytes(dtype) == 1:
         worker = 28 + per_worker // 4 if per_worker < 64 else 39 + per_worker // 8
@@ -260,8 +261,8 @@ def iota_cycles(tile: Tile, elements: int) -> int:
 def dynamic_slice_cycles(tile: Tile, elements: int, dtype: str) -> int:
     """Return the cycles of DynamicSlice1D or DynamicUpdateSlice1D, which cost the same."""
     copies = tile.per_worker(elements) // tile.width(dtype)
-    supervisor = tables.SUPERVISOR_CYCLES[tile.version] + 14
-    if tile.version == "2020-01":
+    supervisor = tables.SUPERVISOR_CYCLES[tile.era] + 14
+    if tile.era == ERA_1_0:
         worker = 41 + 27 + copies
     elif element_bytes(dtype) == 1:
         worker = 72 + 70 + 2 * copies
@@ -316,7 +317,7 @@ def transpose_cycles(rows: int, columns: int, matrices: int, dtype: str, chip: C
     """Return the cycles of transposing `matrices` matrices of ``rows x columns`` on a tile.
 
     Transpose1D (float16, multiples of 4) and Transpose2D of lib/popops/popopsCycleEstimators.cpp
-    (tag 2.4.0); in 2020-01 the same vertices live in poplin. Pairs of float32 are moved together as
+    (tag 2.4.0); in era 0 the same vertices live in poplin. Pairs of float32 are moved together as
     long as an instruction's stride reaches from one to the next.
     """
     per_worker = ceil_div(matrices, chip.workers)

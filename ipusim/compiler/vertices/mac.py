@@ -1,13 +1,13 @@
-"""The multiply-accumulate, SLIC and outer product vertices on one tile, by era as in `conv`.
+"""The multiply-accumulate, SLIC and outer product vertices on one tile, by era.
 
 The formulas restate poplibs ``lib/poplin/PerformanceEstimation.hpp`` (MIT).
 """
 
 import numpy as np
 
+from ipusim.compiler.eras import ERA_2_0
 from ipusim.compiler.vertices.conv import (
     DISTINCT_SHARES,
-    ERA_2_0,
     HMAC,
     OUTER_PRODUCT,
     SLIC,

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from ipusim.compiler.eras import ERA_1_0
 from ipusim.compiler.tiles import Tile, ceil_div, pieces_of_rows
 
 # Unpacking a scaled pointer, twice for the list of work lists.
@@ -84,7 +85,7 @@ class PoolVertex:
         groups = part.channel_groups
         vectors = part.channel_grouping // self.width
         channel_loop = vectors * (3 + self.loop_cycles(count)) + 1
-        if self.tile.version == "2020-01":
+        if self.tile.era == ERA_1_0:
             # Pointers are reloaded and advanced for every channel group.
             return 23 + groups * (2 + 5 + 4 + 2 + (12 if self.is_grad else 0) + channel_loop)
         between = (6 if self.is_grad else 4) * (groups - 1)
@@ -98,7 +99,7 @@ class PoolVertex:
         every worker has one more where vectors of several per output were shared out.
         """
         vectors = outputs * (part.channel_grouping // self.width)
-        if self.tile.version == "2020-01":
+        if self.tile.era == ERA_1_0:
             return (3 + 8 * (vectors + 1)) * (part.channel_groups - 1)
         share = vectors // self.tile.workers
         left = outputs - share * self.tile.workers
@@ -106,7 +107,7 @@ class PoolVertex:
 
     def worker_cycles(self, init_cycles: int, rows: int, items: int) -> int:
         """Return one worker's cycles: `init_cycles`, and `items` for the work of all its rows."""
-        early = self.tile.version == "2020-01"
+        early = self.tile.era == ERA_1_0
         cycles = 16 if early else 17 + _UNPACK
         cycles += init_cycles
         cycles += 7 if early else 6 + _UNPACK

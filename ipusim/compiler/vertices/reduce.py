@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from math import gcd
 from typing import NamedTuple, Self
 
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.tiles import Tile, ceil_div, element_bytes, split_sizes
 
 ENTRY_EXIT_CYCLES = 7
@@ -104,7 +105,7 @@ class ReduceVertex:
         complete as sums do).
         """
         around, completed = ENTRY_EXIT_CYCLES + 17, 6
-        if self.tile.version == "2021-11":
+        if self.tile.era >= ERA_2_4:
             in_bytes, out_bytes = self.column_bytes
             around, completed = 16, 10 if self.accumulates else 9
             if in_bytes == 2:
@@ -170,7 +171,7 @@ class ReduceVertex:
         in_bytes, out_bytes = self.column_bytes
         if columns * in_bytes % 8 == 0 and columns * out_bytes % 4 == 0:
             return self.strided(columns, rows)
-        default = self.early_default if self.tile.version == "2020-01" else self.default
+        default = self.early_default if self.tile.era == ERA_1_0 else self.default
         return default(columns, pieces, ceil_div(rows, pieces))
 
     def tile_vertices(

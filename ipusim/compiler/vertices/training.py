@@ -10,6 +10,7 @@ the workers.
 
 from dataclasses import dataclass
 
+from ipusim.compiler.eras import ERA_1_0
 from ipusim.compiler.tiles import Tile, ceil_div, element_bytes
 from ipusim.compiler.vertices.elementwise import loop_of, vertex_of
 from ipusim.compiler.vertices.tables import RANDOM
@@ -43,7 +44,7 @@ def generated_cycles(tile: Tile, expression: Expression, elements: int, dtype: s
 
 def slow_operator_cycles(tile: Tile, function: str, elements: int, dtype: str) -> int:
     """Return what a slow operator costs in it: its own loop, less two cycles of each pass."""
-    cycles, per_loop = loop_of(tile, vertex_of(function, tile.version), function, dtype)
+    cycles, per_loop = loop_of(tile, vertex_of(function, tile.era), function, dtype)
     loops = ceil_div(tile.per_worker(elements), per_loop)
     return tile.workers * max(0, cycles - 2) * loops
 
@@ -79,7 +80,7 @@ def random_cycles(tile: Tile, vertex: str, elements: int, dtype: str) -> int:
     Dropout masks and scales by fresh random bits, Normal and Uniform draw numbers, SetSeed seeds
     every worker's generator.
     """
-    supervisor, worker, per_vector, rest = RANDOM[tile.version][vertex][dtype]
+    supervisor, worker, per_vector, rest = RANDOM[tile.era][vertex][dtype]
     width = tile.width(dtype)
     cycles = supervisor + worker * tile.workers + per_vector * ceil_div(elements, width)
     return cycles + (rest if elements % width else 0)
@@ -95,9 +96,9 @@ def multi_slice_cycles(
     """Return the cycles of copying rows chosen by index, one vertex per worker (MultiSlice).
 
     One worker looks at `offsets` indices and finds `in_range` of them; early ones are charged as if
-    it found all. The 2021-11 loop moves four bytes of a float16 row in two cycles.
+    it found all. The loop of era 2 moves four bytes of a float16 row in two cycles.
     """
-    if tile.version == "2020-01":
+    if tile.era == ERA_1_0:
         vectors = ceil_div(row_elements, tile.width(dtype))
         return tile.workers * (16 + offsets * (19 + 3 * vectors))
     whole = tile.width(dtype), 2
@@ -117,7 +118,7 @@ def multi_update_add_cycles(
     of their own since. Rows that are not whole 32-bit words take a C++ path at 20 cycles per
     element.
     """
-    size, early = element_bytes(dtype), tile.version == "2020-01"
+    size, early = element_bytes(dtype), tile.era == ERA_1_0
     words, per_atom = size == 4, max(1, _ATOMIC_STORE_BYTES // size)
     if early:
         cycles, per_row = (3 + 14, 11) if words else (3 + 15, 12)

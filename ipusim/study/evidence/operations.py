@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 
 from ipusim.compiler import memory
+from ipusim.compiler.eras import ERA_3_3
 from ipusim.compiler.lower import lower
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_vertex
-from ipusim.compiler.vertices.conv import ERA_3_3, PART
+from ipusim.compiler.vertices.conv import PART
 from ipusim.files import evidence_records, read
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import CHIPS, fingerprint, graph_of, option

@@ -7,6 +7,7 @@ from emitting import MK2, emitted
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.emitter import Emitter
+from ipusim.compiler.eras import ERA_2_0
 from ipusim.compiler.operators.gather import (
     EmbeddingPlan,
     add_rows,
@@ -127,7 +128,7 @@ def test_only_the_vertices_of_rows_are_early_ones():
     rearranged, cast, zeroed, add, *_ = early_steps(
         add_rows, table(1000, 1024, Fraction(0), "write"), plan, "float16"
     )
-    tile = Tile(MK2, "2021-03")
+    tile = Tile(MK2, ERA_2_0)
     assert cast.compute_cycles == cast_cycles(tile, 15 * 16, "float16", "float32")
     assert zeroed.compute_cycles == fill_cycles(tile, 1000 * 16, "float32")
     # One worker takes 11 cycles for a row and 3 for each but its first element.

@@ -4,6 +4,7 @@ import pytest
 from emitting import emitted, matrix
 from hypothesis import given, settings, strategies as st
 
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.operators.loss import loss_and_gradient
 from ipusim.compiler.operators.reduce import argmax
 from ipusim.compiler.operators.softmax import softmax_forward, softmax_gradient
@@ -12,10 +13,10 @@ from ipusim.workload.graph import Loss
 from ipusim.workload.operators.loss import CROSS_ENTROPIES, LOSSES
 
 
-def loss(kind, rows, classes, dtype="float16", codelets="2021-11", scattered=False, form="fused"):
+def loss(kind, rows, classes, dtype="float16", era=ERA_2_4, scattered=False, form="fused"):
     op = Loss(kind=kind, rows=rows, classes=classes, cross_entropy=form)
     x = matrix(rows, classes, dtype, by_rows=scattered)
-    return emitted(loss_and_gradient, op, x, codelets=codelets)
+    return emitted(loss_and_gradient, op, x, era=era)
 
 
 def gradient(log=False, received=768):
@@ -134,7 +135,7 @@ def test_gradient_of_log_softmax_takes_the_exponent_of_the_result():
     rows=st.integers(1, 64),
     classes=st.integers(2, 2000),
     dtype=st.sampled_from(("float16", "float32")),
-    era=st.sampled_from(("2020-01", "2021-11")),
+    era=st.sampled_from((ERA_1_0, ERA_2_4)),
 )
 def test_losses_are_positive_and_repeatable(kind, form, rows, classes, dtype, era):
     steps = loss(kind, rows, classes, dtype, era, form=form)

@@ -7,6 +7,7 @@ import pytest
 import windows
 
 from ipusim.compiler.convolution.planner import plan
+from ipusim.compiler.eras import ERA_2_4
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.operators.products.orders import _begins_outside
@@ -544,7 +545,7 @@ def test_a_matrix_is_added_to_a_product_where_that_lies():
     found = steps(forward_graph(wide))["add"]["scaled add"]
     assert found.vertex == "popops::ScaledAdd2D"
     assert found.compute_cycles == scaled_add_runs_cycles(
-        Tile(CHIP, "2021-11"), Runs(8 * 8 * 205, 8 * 205), "float16"
+        Tile(CHIP, ERA_2_4), Runs(8 * 8 * 205, 8 * 205), "float16"
     )
 
 

@@ -386,7 +386,7 @@ def test_unknown_functions_are_refused(stack):
 
 
 @pytest.mark.parametrize("function", ["swish_grad", "gelu_grad", "relu_grad", "hard_swish_grad"])
-def test_gradients_exist_in_every_library(function):
+def test_gradients_exist_in_every_era(function):
     cycles = []
     for stack in ("sdk-1.0", "sdk-2.4"):
         _, ops, _ = lowered(

@@ -5,6 +5,7 @@ from emitting import MK2, emitted
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.emitter import Placed, TensorLayout
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.operators.norm import norm_forward, norm_gradient
 from ipusim.compiler.tiles import rearranged_copy_cycles
 from ipusim.compiler.vertices.elementwise import regrouping
@@ -143,7 +144,7 @@ def test_two_tensors_live_beside_inputs_and_result():
 @given(
     kind=st.sampled_from(("batch", "layer", "group", "instance")),
     batch=st.integers(1, 8),
-    era=st.sampled_from(("2020-01", "2021-11")),
+    era=st.sampled_from((ERA_1_0, ERA_2_4)),
     dtype=st.sampled_from(("float16", "float32")),
 )
 def test_backward_costs_more_than_forward_and_grows(kind, batch, era, dtype):
@@ -151,7 +152,7 @@ def test_backward_costs_more_than_forward_and_grows(kind, batch, era, dtype):
         op = sizes(kind, 8 * size, 64, 16 * 16, training=training)
         x = Placed((op.elements,), dtype)
         tensors = (x, x) if function is norm_gradient else (x,)
-        steps = emitted(function, op, *tensors, codelets=era)
+        steps = emitted(function, op, *tensors, era=era)
         assert all(isinstance(step.compute_cycles, int) for step in steps)
         return sum(step.cycles for step in steps)
 

@@ -5,6 +5,7 @@ from emitting import MK1, MK2, emitted, matrix
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.emitter import Placed, TensorLayout
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.operators.norm import norm_forward
 from ipusim.compiler.operators.softmax import softmax_forward
 from ipusim.compiler.tiles import Tile
@@ -15,7 +16,7 @@ from ipusim.workload.graph import Norm
 
 
 def norm(kind="batch", batch=4, channels=256, field=56 * 56, dtype="float16", **how):
-    """Return the steps of a normalisation; `how` may name what kind, the chip and codelets."""
+    """Return the steps of a normalisation; `how` may name what kind, the chip and era."""
     names = ("groups", "training", "stable")
     sizes = {name: how.pop(name) for name in names if name in how}
     op = Norm(kind=kind, batch=batch, channels=channels, spatial_elements=field, **sizes)
@@ -27,7 +28,7 @@ def softmax(rows, columns, dtype="float16", **how):
 
 
 def test_batch_norm_is_three_small_steps_and_two_passes():
-    steps = norm(chip=MK1, codelets="2020-01")
+    steps = norm(chip=MK1, era=ERA_1_0)
     assert [step.name for step in steps] == [
         "batch norm, inverse deviation",
         "batch norm, multiplicand",
@@ -41,7 +42,7 @@ def test_batch_norm_is_three_small_steps_and_two_passes():
     ]
     # 2,640 halves per tile: 165 blocks of 16 channels.
     scale, offset = (
-        RepeatedVector(Tile(MK1, "2020-01"), function, 16, "float16", in_place).cycles(165)
+        RepeatedVector(Tile(MK1, ERA_1_0), function, 16, "float16", in_place).cycles(165)
         for function, in_place in (("mul", False), ("add", True))
     )
     assert (steps[3].compute_cycles, steps[4].compute_cycles) == (scale, offset)
@@ -49,19 +50,19 @@ def test_batch_norm_is_three_small_steps_and_two_passes():
 
 def test_the_generated_addend_loads_and_computes_once_more_a_vector():
     (addend,) = [s for s in norm(channels=64 * MK1.tiles, chip=MK1) if "addend" in s.name]
-    subtract = loop_cycles(Tile(MK1, "2021-11"), "BinaryOp1D", "sub", 64, "float16")
+    subtract = loop_cycles(Tile(MK1, ERA_2_4), "BinaryOp1D", "sub", 64, "float16")
     assert addend.compute_cycles == subtract + 2 * 6 * 3  # 11 halves a worker are three vectors
 
 
 def test_small_steps_do_not_depend_on_the_activations():
-    few = norm(batch=1, field=49, chip=MK1, codelets="2020-01")
-    many = norm(chip=MK1, codelets="2020-01")
+    few = norm(batch=1, field=49, chip=MK1, era=ERA_1_0)
+    many = norm(chip=MK1, era=ERA_1_0)
     assert few[:3] == many[:3]
     assert few[3].compute_cycles < many[3].compute_cycles
 
 
 def test_float_batch_norm_writes_its_vectors_out():
-    steps = norm(dtype="float32", chip=MK1, codelets="2020-01")
+    steps = norm(dtype="float32", chip=MK1, era=ERA_1_0)
     assert all(step.copy_cycles > 0 for step in steps[-2:])
 
 
@@ -145,21 +146,24 @@ def test_float_softmax_has_no_cast():
 @given(
     outer=st.integers(1, 3000),
     length=st.integers(2, 1000),
-    era=st.sampled_from(("2020-01", "2021-11")),
+    era=st.sampled_from((ERA_1_0, ERA_2_4)),
     dtype=st.sampled_from(("float16", "float32")),
 )
 def test_softmax_steps_are_positive_integers(outer, length, era, dtype):
-    steps = softmax(outer, length, dtype, codelets=era)
-    assert steps == softmax(outer, length, dtype, codelets=era)
+    steps = softmax(outer, length, dtype, era=era)
+    assert steps == softmax(outer, length, dtype, era=era)
     for step in steps:
         assert isinstance(step.compute_cycles, int)
         assert step.compute_cycles > 0
 
 
-@pytest.mark.parametrize("era", ["2020-01", "2021-11", "2020-01+2021-11"])
-def test_batch_norm_grows_with_the_batch(era):
+@pytest.mark.parametrize(
+    ("era", "estimators"), [(ERA_1_0, ERA_1_0), (ERA_2_4, ERA_2_4), (ERA_1_0, ERA_2_4)]
+)
+def test_batch_norm_grows_with_the_batch(era, estimators):
+    versions = {"era": era, "estimators": estimators}
     totals = [
-        sum(step.cycles for step in norm(batch=batch, channels=64, chip=MK1, codelets=era))
+        sum(step.cycles for step in norm(batch=batch, channels=64, chip=MK1, **versions))
         for batch in (1, 2, 4, 8, 16)
     ]
     assert totals == sorted(totals)

@@ -8,6 +8,7 @@ from emitting import MK1, MK2, emitted, emitter
 from hypothesis import given, settings, strategies as st
 from windows import NO_PADDING, pool
 
+from ipusim.compiler.eras import ERA_1_0, ERA_2_0, ERA_2_4
 from ipusim.compiler.operators import pool as pool_plan
 from ipusim.compiler.operators.pool import PoolPass, plan_pool, pool_pass
 from ipusim.compiler.tiles import Tile
@@ -20,8 +21,8 @@ from ipusim.compiler.vertices.pool import (
 from ipusim.errors import WorkloadError
 
 
-def pool_steps(op, chip=MK2, era="2021-11"):
-    return emitted(pool_pass, op, "float16", 16, codelets=era, chip=chip)
+def pool_steps(op, chip=MK2, era=ERA_2_4):
+    return emitted(pool_pass, op, "float16", 16, era=era, chip=chip)
 
 
 def test_output_field():
@@ -33,7 +34,7 @@ def test_output_field():
 ROW = (1, 13), (1, 2), (1, 1), (1, 1), (0, 0)
 
 
-def pool_vertex(sees, era="2021-11", *, gradient=False):
+def pool_vertex(sees, era=ERA_2_4, *, gradient=False):
     """Return the maximum of halves, or its gradient, whose outputs see such inputs."""
     return PoolVertex(*sees, True, gradient, 4, Tile(MK2, era))
 
@@ -53,11 +54,11 @@ def test_vertex_by_hand():
     [
         # Twelve outputs of two groups with two vectors each: four of those to a worker, and one
         # more as 12 - 6 * 4 wraps around. One vector each: two, and the first takes what is left.
-        ("2021-11", 8, 2, 5, 2 * (4 + 4 + 1)),
-        ("2021-11", 4, 1, 0, 4 + 2),
-        ("2021-11", 4, 1, 1, 4 + 2),
-        ("2020-01", 8, 2, 0, 3 + 8 * (24 + 1)),
-        ("2020-01", 8, 1, 0, 0),
+        (ERA_2_4, 8, 2, 5, 2 * (4 + 4 + 1)),
+        (ERA_2_4, 4, 1, 0, 4 + 2),
+        (ERA_2_4, 4, 1, 1, 4 + 2),
+        (ERA_1_0, 8, 2, 0, 3 + 8 * (24 + 1)),
+        (ERA_1_0, 8, 1, 0, 0),
     ],
 )
 def test_outputs_are_written_first(era, channels, groups, worker, cycles):
@@ -65,7 +66,7 @@ def test_outputs_are_written_first(era, channels, groups, worker, cycles):
     part = TileSlice(channels, groups, 1, (1, 12))
     assert vertex.init_cycles(part, 12, worker) == cycles
     left = vertex.init_cycles(part, 13, worker) - cycles
-    assert left == {"2020-01": 16 * (groups - 1), "2021-11": worker == 0 and channels == 4}[era]
+    assert left == {ERA_1_0: 16 * (groups - 1), ERA_2_4: worker == 0 and channels == 4}[era]
 
 
 def test_between_channel_groups_a_gradient_costs_more():
@@ -89,7 +90,7 @@ def test_padding_saves_work_items():
 
 def test_gradient_of_a_strided_pool_skips_positions():
     """With stride 2 each input is reached from at most 2 x 2 of the 3 x 3 window positions."""
-    vertex = PoolPass(pool(backward=True), "float16", 16, "2021-11").vertex(Tile(MK2, "2021-11"))
+    vertex = PoolPass(pool(backward=True), "float16", 16, ERA_2_4).vertex(Tile(MK2, ERA_2_4))
     reached = vertex.reached(0, 20, 24)
     assert sorted(reached.sum(axis=0)) == [1, 1, 2, 2]
 
@@ -103,10 +104,10 @@ def test_global_pooling_is_a_reduction():
         stride=(1, 1),
         **NO_PADDING,
     )
-    steps = pool_steps(gap, MK1, "2020-01")
+    steps = pool_steps(gap, MK1, ERA_1_0)
     assert {step.vertex for step in steps} == {"popops::Reduce", "popops::Cast"}
     # The number that the sums are scaled by is received where they are completed.
-    largest = pool_steps(replace(gap, kind="max"), MK1, "2020-01")
+    largest = pool_steps(replace(gap, kind="max"), MK1, ERA_1_0)
     *_, total, cast = [step.exchange_bytes for step in steps]
     assert (total - largest[-1].exchange_bytes, cast) == (4, 0)
 
@@ -130,7 +131,7 @@ def test_max_pool_gradient_copies_the_incoming_gradient():
     size=st.integers(3, 40),
     stride=st.integers(1, 2),
     kind=st.sampled_from(("max", "average")),
-    era=st.sampled_from(("2020-01", "2021-11")),
+    era=st.sampled_from((ERA_1_0, ERA_2_4)),
     backward=st.booleans(),
 )
 def test_any_plan_fits_and_is_deterministic(batch, groups, size, stride, kind, era, backward):
@@ -144,7 +145,7 @@ def test_any_plan_fits_and_is_deterministic(batch, groups, size, stride, kind, e
     )
     plan = plan_pool(PoolPass(op, "float16", 16, era), MK2)
     split, (grouping, *parts) = plan.asked, plan.split
-    cost = pool_plan._early_cost if era == "2020-01" else pool_plan._late_cost
+    cost = pool_plan._early_cost if era == ERA_1_0 else pool_plan._late_cost
     for one in pool_plan._splits(split, grouping, MK2.tiles):
         other = cost(split, split.part(one), MK2)
         assert other >= plan.cost_cycles, "a cheaper plan was left out"
@@ -156,7 +157,7 @@ def test_any_plan_fits_and_is_deterministic(batch, groups, size, stride, kind, e
         assert step.cycles > 0
 
 
-@pytest.mark.parametrize("era", ["2020-01", "2021-11"])
+@pytest.mark.parametrize("era", [ERA_1_0, ERA_2_4])
 @pytest.mark.parametrize("kind", ["max", "average"])
 @pytest.mark.parametrize("backward", [False, True])
 def test_more_batch_costs_more(era, kind, backward):
@@ -211,7 +212,7 @@ def test_gradient_of_a_global_average_is_broadcast():
 
 
 def test_result_lies_in_the_groups_of_the_plan():
-    plan = plan_pool(PoolPass(pool(), "float16", 8, "2021-11"), MK2)
+    plan = plan_pool(PoolPass(pool(), "float16", 8, ERA_2_4), MK2)
     assert pool_pass(emitter(), pool(), "float16", 8) == plan.part.channel_grouping
     whole = pool(kernel=(112, 112), **NO_PADDING)
     assert pool_pass(emitter(), whole, "float16", 8) == 8
@@ -220,7 +221,7 @@ def test_result_lies_in_the_groups_of_the_plan():
 def test_windows_that_do_not_overlap_become_one_long_row():
     """2 x 2 windows of 64 channels: 28 rows of 56, and 16 groups of 4, side by side."""
     op = pool(batch=3, field=(56, 56), kernel=(2, 2), **NO_PADDING)
-    asked = PoolPass(op, "float16", 16, "2021-11")
+    asked = PoolPass(op, "float16", 16, ERA_2_4)
     gathered = asked.gathered(4)
     assert (gathered.op.batch, gathered.op.channels, gathered.grouping) == (1, 4, 4)
     assert gathered.op.field == (2, 28 * 56 * 3 * 16)
@@ -234,16 +235,16 @@ def test_windows_that_do_not_overlap_become_one_long_row():
     for change in ({"kernel": (3, 3)}, {"padding_lower": (1, 0)}, {"field": (57, 56)}):
         kept = replace(asked, op=replace(op, **change)).gathered(4).op
         assert (kept.batch, kept.channels, kept.field) == (1, 192, change.get("field", op.field))
-    # Neither the gradient nor the library of early 2020 puts anything together.
-    for left in (replace(asked, op=replace(op, backward=True)), replace(asked, library="2020-01")):
+    # Neither the gradient nor the library of era 0 puts anything together.
+    for left in (replace(asked, op=replace(op, backward=True)), replace(asked, era=ERA_1_0)):
         assert left.gathered(4) is left
 
 
 def test_windows_in_other_groups_are_rearranged_each_on_its_own():
     """A plan in groups of 16: a gradient's own acts in groups of 8 come in pieces of 16 bytes."""
     op = pool(backward=True)
-    asked = PoolPass(op, "float16", 16, "2021-11")
-    part, vertex = plan_pool(asked, MK2).part, asked.vertex(Tile(MK2, "2021-11"))
+    asked = PoolPass(op, "float16", 16, ERA_2_4)
+    part, vertex = plan_pool(asked, MK2).part, asked.vertex(Tile(MK2, ERA_2_4))
     assert part.channel_grouping == 16
     outs, ins = (2 * 16 * n for n in (prod(part.field), vertex.input_extent(part.field)))
     copies = {}
@@ -261,11 +262,11 @@ def test_windows_in_other_groups_are_rearranged_each_on_its_own():
 def test_averages_of_halves_prefer_groups_of_sixteen(field, grouping, cycles):
     """PoolPlan.hpp: unless that takes a third longer than the cheapest grouping."""
     op = pool(kind="average", channels=32, field=(field, field), stride=(1, 1))
-    plan = plan_pool(PoolPass(op, "float16", 16, "2021-11"), MK2)
+    plan = plan_pool(PoolPass(op, "float16", 16, ERA_2_4), MK2)
     assert (plan.split[0], plan.cost_cycles) == (grouping, cycles)
 
 
-@pytest.mark.parametrize(("era", "share"), [("2021-11", (2, 3)), ("2020-01", (1, 2))])
+@pytest.mark.parametrize(("era", "share"), [(ERA_2_4, (2, 3)), (ERA_1_0, (1, 2))])
 def test_of_equal_plans_the_one_found_first_is_taken(era, share):
     """Shares of 2 x 3 and of 3 x 2 outputs cost the same; popsolver counts up the rows outermost.
 
@@ -274,14 +275,14 @@ def test_of_equal_plans_the_one_found_first_is_taken(era, share):
     op = pool(channels=1280, field=(8, 8), stride=(1, 1), padding_upper=(1, 1))
     plan = plan_pool(PoolPass(op, "float16", 1, era), MK1)
     assert plan.part.field == share
-    if era == "2021-11":
+    if era == ERA_2_4:
         other = replace(plan.part, field=share[::-1])
         assert pool_plan._late_cost(plan.asked, other, MK1) == plan.cost_cycles
 
 
 def test_gradients_of_inputs_that_no_window_reads_are_zeroed_first():
     """2 x 2 windows leave out the last row and column of 57 x 57, but not of 56 x 56."""
-    for field, era, zeroed in ((57, "2021-11", 1), (57, "2021-03", 0), (56, "2021-11", 0)):
+    for field, era, zeroed in ((57, ERA_2_4, 1), (57, ERA_2_0, 0), (56, ERA_2_4, 0)):
         op = pool(field=(field, field), kernel=(2, 2), backward=True, **NO_PADDING)
         vertices = [step.vertex for step in pool_steps(op, era=era)]
         assert vertices == ["copy", *["popops::Fill"] * zeroed, "popnn::MaxPoolingGrad"]
@@ -298,8 +299,8 @@ def test_gaps_within_a_share_are_written_by_the_vertex():
 def test_a_smaller_share_may_take_longer():
     """Shares that differ are by one; the planner takes the slowest tile, of splits all at once."""
     op = pool(batch=5, channels=64, field=(40, 39), stride=(2, 2), backward=True)
-    asked = PoolPass(op, "float16", 16, "2021-11")
-    vertex, slower = asked.vertex(Tile(MK2, "2021-11")), 0
+    asked = PoolPass(op, "float16", 16, ERA_2_4)
+    vertex, slower = asked.vertex(Tile(MK2, ERA_2_4)), 0
     splits = pool_plan._splits(asked, 16, MK2.tiles)
     costs = pool_plan._late_cost(asked, asked.part(splits.T), MK2)
     of_largest = pool_plan._late_cost(asked, asked.part(splits.T), MK2, of_largest=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from onnx import helper
 
+from ipusim.compiler.eras import ERA_2_4
 from ipusim.compiler.lower import lower
 from ipusim.compiler.memory import measure
 from ipusim.compiler.operators.recurrent import GATHER_MEMORY_PROPORTION, GATHERED_SHARE
@@ -183,7 +184,7 @@ def test_states_are_spread_in_grains(batch, size):
 
 def test_several_regions_by_hand():
     """Three regions of 16 halves: 12 vectors, two for each of six workers."""
-    tile = Tile(CHIP, "2021-11")
+    tile = Tile(CHIP, ERA_2_4)
     for vertex, function, worker in (
         ("UnaryOp2DInPlace", "sigmoid", 20 + 4 * 2),
         ("BinaryOp2DInPlace", "mul", 20 + 3 * 2),

@@ -4,6 +4,7 @@ import pytest
 from emitting import MK1, MK2, emitter, vector
 from hypothesis import given, strategies as st
 
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.operators.elementwise_functions import known_functions
 from ipusim.compiler.tiles import Runs, Tile
 from ipusim.compiler.vertices import elementwise as codelets, tables
@@ -12,7 +13,7 @@ from ipusim.compiler.vertices.broadcast import (
     vector_outer_cycles,
 )
 
-ERAS = ("2020-01", "2021-11")
+ERAS = (ERA_1_0, ERA_2_4)
 DTYPES = ("float16", "float32")
 EARLY, LATE = (Tile(MK2, era) for era in ERAS)
 
@@ -26,15 +27,15 @@ def scalar_cycles(tile, function, elements, dtype="float16"):
     ("function", "in_place", "era", "expected"),
     [
         # UnaryOp1DInPlace: 6 x (55 + 10 x 2) + 9 + 11
-        ("relu", True, "2021-11", 470),
+        ("relu", True, ERA_2_4, 470),
         # UnaryOp1D: 6 x (17 + 10 x 3) + 9 + 11
-        ("relu", False, "2021-11", 302),
+        ("relu", False, ERA_2_4, 302),
         # UnaryOp1D, exp: 6 x (33 + 10 x 4) + 9 + 11
-        ("exp", False, "2021-11", 458),
+        ("exp", False, ERA_2_4, 458),
         # NonLinearitySupervisor: 9 + 6 x (20 + 2 + 1 + 9 x 2 + 1 + 1 + 4)
-        ("relu", True, "2020-01", 291),
+        ("relu", True, ERA_1_0, 291),
         # UnaryOp1DSupervisor: 6 x (20 + 6 x 43 // 4) + 9 + 200
-        ("exp", True, "2020-01", 713),
+        ("exp", True, ERA_1_0, 713),
     ],
 )
 def test_unary_vertices_by_hand(function, in_place, era, expected):
@@ -45,12 +46,12 @@ def test_unary_vertices_by_hand(function, in_place, era, expected):
 @pytest.mark.parametrize(
     ("function", "dtype", "suffix", "era", "expected"),
     [
-        ("add", "float16", "", "2021-11", 6 * (26 + 10 * 3) + 11),
-        ("add", "float32", "", "2021-11", 6 * (29 + 20 * 3) + 11),
-        ("mul", "float16", "InPlace", "2021-11", 6 * (58 + 10 * 3) + 11),
-        ("div", "float16", "", "2021-11", 6 * (26 + 10 * 21) + 11),
-        ("add", "float16", "InPlace", "2020-01", 6 * (13 + 10 * 3) + 200),
-        ("max", "float32", "", "2020-01", 6 * (22 + 20 * 6) + 200),
+        ("add", "float16", "", ERA_2_4, 6 * (26 + 10 * 3) + 11),
+        ("add", "float32", "", ERA_2_4, 6 * (29 + 20 * 3) + 11),
+        ("mul", "float16", "InPlace", ERA_2_4, 6 * (58 + 10 * 3) + 11),
+        ("div", "float16", "", ERA_2_4, 6 * (26 + 10 * 21) + 11),
+        ("add", "float16", "InPlace", ERA_1_0, 6 * (13 + 10 * 3) + 200),
+        ("max", "float32", "", ERA_1_0, 6 * (22 + 20 * 6) + 200),
     ],
 )
 def test_binary_vertices_by_hand(function, dtype, suffix, era, expected):
@@ -70,14 +71,14 @@ def test_scalar_broadcast_by_hand():
     ("elements", "dtype", "era", "worker"),
     [
         # Two vectors for each worker at the least.
-        (12, "float32", "2021-11", 23 + 2),
-        (3, "float32", "2021-11", 23 + 1 + 1),
-        (12, "float16", "2021-11", 26 + 2),
-        (1, "float16", "2021-11", 15),
-        (2, "float16", "2021-11", 21),
-        (12, "uint8", "2021-11", 28 + 12 // 4),
-        (1200, "uint8", "2021-11", 39 + 200 // 8),
-        (12, "float16", "2020-01", 20 + 2),
+        (12, "float32", ERA_2_4, 23 + 2),
+        (3, "float32", ERA_2_4, 23 + 1 + 1),
+        (12, "float16", ERA_2_4, 26 + 2),
+        (1, "float16", ERA_2_4, 15),
+        (2, "float16", ERA_2_4, 21),
+        (12, "uint8", ERA_2_4, 28 + 12 // 4),
+        (1200, "uint8", ERA_2_4, 39 + 200 // 8),
+        (12, "float16", ERA_1_0, 20 + 2),
     ],
 )
 def test_fills_by_hand(elements, dtype, era, worker):
@@ -88,16 +89,16 @@ def test_fills_by_hand(elements, dtype, era, worker):
     ("elements", "pair", "era", "expected"),
     [
         # Ten bytes: two atoms and a rest of two.
-        (60, ("uint8", "float16"), "2021-11", 12 + 6 * (4 + 14 + 9 + 14 + 18)),
-        (60, ("uint8", "float16"), "2020-01", 6 * (5 + 5)),
-        (18, ("float32", "float16"), "2020-01", 7 + 6 * (20 + 2 + 2 + 11 + 14)),
-        (66, ("float16", "float32"), "2020-01", 7 + 6 * (20 + 2 + 26 + 4 + 14)),
+        (60, ("uint8", "float16"), ERA_2_4, 12 + 6 * (4 + 14 + 9 + 14 + 18)),
+        (60, ("uint8", "float16"), ERA_1_0, 6 * (5 + 5)),
+        (18, ("float32", "float16"), ERA_1_0, 7 + 6 * (20 + 2 + 2 + 11 + 14)),
+        (66, ("float16", "float32"), ERA_1_0, 7 + 6 * (20 + 2 + 26 + 4 + 14)),
         # 40 elements per worker, to halves: vectors of 4, two cycles each, two remainder tests.
-        (240, ("float32", "float16"), "2021-11", 12 + 6 * (19 + 2 * 10 + 2 + 18)),
+        (240, ("float32", "float16"), ERA_2_4, 12 + 6 * (19 + 2 * 10 + 2 + 18)),
         # From halves: vectors of 2 limited by the store, one cycle each, one remainder test.
-        (240, ("float16", "float32"), "2021-11", 12 + 6 * (19 + 20 + 1 + 18)),
+        (240, ("float16", "float32"), ERA_2_4, 12 + 6 * (19 + 20 + 1 + 18)),
         # CastSupervisor to half: 20 + (1 + 3) + 26 + 2 x 10
-        (240, ("float32", "float16"), "2020-01", 7 + 6 * 70),
+        (240, ("float32", "float16"), ERA_1_0, 7 + 6 * 70),
     ],
 )
 def test_casts_by_hand(elements, pair, era, expected):
@@ -108,18 +109,18 @@ def test_casts_by_hand(elements, pair, era, expected):
     ("elements", "dtypes", "constrained", "era", "expected"),
     [
         # 60 vectors and three halves: a pair and a single.
-        (243, ("float16", "float16"), False, "2021-11", 63 + 6 * (15 + 6 + 27 + 4 + 5 + 7 + 6)),
-        (242, ("float16", "float16"), False, "2021-11", 63 + 6 * (15 + 6 + 27 + 4 + 5 + 7)),
-        (241, ("float32", "float32"), False, "2021-11", 63 + 6 * (15 + 6 + 57 + 4 + 8)),
-        (240, ("float16", "float16"), True, "2021-11", 57 + 6 * (15 + 6 + 18 + 4)),
-        (240, ("float16", "float32"), False, "2021-11", 57 + 6 * (16 + 8 + 36 + 4)),
-        (240, ("float16", "float32"), False, "2020-01", 231 + 6 * (16 + 16 + 14 + 4)),
-        (240, ("float32", "float16"), False, "2021-11", 57 + 6 * (15 + 6 + 76 + 4)),
-        (240, ("float32", "float16"), False, "2020-01", 231 + 6 * (15 + 6 + 57 + 4)),
+        (243, ("float16", "float16"), False, ERA_2_4, 63 + 6 * (15 + 6 + 27 + 4 + 5 + 7 + 6)),
+        (242, ("float16", "float16"), False, ERA_2_4, 63 + 6 * (15 + 6 + 27 + 4 + 5 + 7)),
+        (241, ("float32", "float32"), False, ERA_2_4, 63 + 6 * (15 + 6 + 57 + 4 + 8)),
+        (240, ("float16", "float16"), True, ERA_2_4, 57 + 6 * (15 + 6 + 18 + 4)),
+        (240, ("float16", "float32"), False, ERA_2_4, 57 + 6 * (16 + 8 + 36 + 4)),
+        (240, ("float16", "float32"), False, ERA_1_0, 231 + 6 * (16 + 16 + 14 + 4)),
+        (240, ("float32", "float16"), False, ERA_2_4, 57 + 6 * (15 + 6 + 76 + 4)),
+        (240, ("float32", "float16"), False, ERA_1_0, 231 + 6 * (15 + 6 + 57 + 4)),
         # 60 vectors, 10 per worker: 15 + 6 + 9 x 3 + 4; supervisor 27 + 11 + 7 + 12.
-        (240, ("float16", "float16"), False, "2021-11", 57 + 6 * 52),
+        (240, ("float16", "float16"), False, ERA_2_4, 57 + 6 * 52),
         # Without a remainder the early supervisor costs 12 + 200 + 7 + 12.
-        (240, ("float16", "float16"), False, "2020-01", 231 + 6 * 52),
+        (240, ("float16", "float16"), False, ERA_1_0, 231 + 6 * 52),
     ],
 )
 def test_scaled_adds_of_every_kind(elements, dtypes, constrained, era, expected):
@@ -135,14 +136,14 @@ def test_scaled_adds_of_every_kind(elements, dtypes, constrained, era, expected)
     [
         # 2760 elements, 460 for a worker, in two pieces for all but the first and last of them;
         # each piece has its start and two tests for what remains.
-        ("2021-11", (2760, 552), 5 + 2 * (11 + 19 + 2) + 2 * 115),
+        (ERA_2_4, (2760, 552), 5 + 2 * (11 + 19 + 2) + 2 * 115),
         # 240 elements, 40 for a worker, are one piece each.
-        ("2021-11", (240, 120), 5 + 19 + 2 * 10 + 2),
-        ("2020-01", (240, 120), 4 + 26 + 2 * 10),
+        (ERA_2_4, (240, 120), 5 + 19 + 2 * 10 + 2),
+        (ERA_1_0, (240, 120), 4 + 26 + 2 * 10),
         # The first and last have one piece of 460; of two, in pairs, a vertex is sooner done.
-        ("2020-01", (2760, 552), 4 + 26 + 2 * 115),
+        (ERA_1_0, (2760, 552), 4 + 26 + 2 * 115),
         # 240 elements, 40 for each worker, in two pieces of 20, ten pairs each.
-        ("2020-01", (240, 20), 5 + 2 * (6 + 10)),
+        (ERA_1_0, (240, 20), 5 + 2 * (6 + 10)),
     ],
 )
 def test_casts_of_runs(era, runs, worker):
@@ -223,7 +224,7 @@ def test_transposes_by_hand():
 
 
 AROUND = 13 + 6 * 19
-"""Supervisor and six workers around the core of an addition of 2021-11."""
+"""Supervisor and six workers around the core of an addition of era 2."""
 
 
 @pytest.mark.parametrize(

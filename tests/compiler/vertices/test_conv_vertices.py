@@ -6,6 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.convolution import reduction as conv_reduce
 from ipusim.compiler.convolution.reduction import cast_cycles, reduce_stages, reduce_vertex_cycles
+from ipusim.compiler.eras import ERA_1_0, ERA_2_0, ERA_2_4, ERA_3_3
 from ipusim.compiler.vertices import amp as amp_vertices, conv as conv_vertices, mac as mac_vertices
 from ipusim.compiler.vertices.amp import (
     amp_1x1_cycles,
@@ -15,10 +16,6 @@ from ipusim.compiler.vertices.amp import (
 )
 from ipusim.compiler.vertices.conv import (
     DISTINCT_SHARES,
-    ERA_1_0,
-    ERA_2_0,
-    ERA_2_4,
-    ERA_3_3,
     PART,
     WORKERS,
     run_cycles,

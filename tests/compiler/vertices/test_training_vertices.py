@@ -5,6 +5,7 @@ from emitting import MK2, emitted, vector
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.emitter import Emitter
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4
 from ipusim.compiler.operators.elementwise import dropout
 from ipusim.compiler.operators.elementwise_functions import (
     EXPRESSIONS,
@@ -28,7 +29,7 @@ from ipusim.compiler.vertices.training import (
 from ipusim.errors import UnknownNameError
 
 HALVES = {"float16": 4, "float32": 2}
-EARLY, LATE = (Tile(MK2, version) for version in ("2020-01", "2021-11"))
+EARLY, LATE = (Tile(MK2, era) for era in (ERA_1_0, ERA_2_4))
 
 
 @pytest.mark.parametrize(
@@ -158,27 +159,27 @@ def test_more_elements_never_take_fewer_cycles(vectors, further, dtype, name):
 
 
 def test_every_known_function_is_lowered_somewhere():
-    for version in ("2020-01", "2021-11"):
-        special = {*EXPRESSIONS, *gradient_functions(version), *RANDOM}
-        for function in known_functions(version):
-            assert function in special or vertices_of(function, version)
+    for era in (ERA_1_0, ERA_2_4):
+        special = {*EXPRESSIONS, *gradient_functions(era), *RANDOM}
+        for function in known_functions(era):
+            assert function in special or vertices_of(function, era)
 
 
 def test_only_comparisons_fall_back_to_a_compare():
     falling = {
         function
-        for function in known_functions("2021-11")
+        for function in known_functions(ERA_2_4)
         if function not in EXPRESSIONS
         and function not in RANDOM
-        and function not in gradient_functions("2021-11")
-        and vertices_of(function, "2021-11") == ("equal",)
+        and function not in gradient_functions(ERA_2_4)
+        and vertices_of(function, ERA_2_4) == ("equal",)
     }
     comparisons = "equal not_equal less less_or_equal greater_or_equal is_nan is_inf"
     logic = "and or xor not"
     assert falling == {*comparisons.split(), *logic.split()}
 
 
-@pytest.mark.parametrize("version", ["2020-01", "2021-11"])
-def test_an_unknown_function_is_refused(version):
+@pytest.mark.parametrize("era", [ERA_1_0, ERA_2_4])
+def test_an_unknown_function_is_refused(era):
     with pytest.raises(UnknownNameError, match="'relu6'.*did you mean 'relu'"):
-        vertices_of("relu6", version)
+        vertices_of("relu6", era)

@@ -10,9 +10,9 @@ from typing import Self
 
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.emitter import Placed
+from ipusim.compiler.eras import ERA_1_0, ERA_2_4, ERA_3_3
 from ipusim.compiler.state import Lowering
 from ipusim.compiler.tiles import ceil_div, element_bytes, piece_copy_cycles, rearranged_copy_cycles
-from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, ERA_3_3
 from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
     TRANSPOSE,
@@ -129,7 +129,7 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     if sliced:
         # In SDK 1.0 nothing is transposed first.
         found = found_group(_sliced_group(m, chosen), op.k)
-        turns = transposes and m.rules.era != ERA_1_0
+        turns = transposes and m.era != ERA_1_0
     else:
         elements = _padded(elements, op.k, wanted)
     blocks = regrouping(elements, group, found, x.dtype, m.chip) if turns else None
@@ -149,7 +149,7 @@ def _sliced_group(m: Lowering, chosen: Plan) -> int:
     Before SDK 3.0 groups divide a part (lib/poplin/Convolution.cpp, getInChansPerGroup).
     """
     group = chosen.in_chans_per_group
-    if m.rules.era >= ERA_3_3:
+    if m.era >= ERA_3_3:
         return group
     return gcd(group, m.task.params.k // chosen.split.in_serial)
 
@@ -216,7 +216,7 @@ def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
     arriving = sum(blocks.received for _, blocks in transposed)
     moved = {"received": arriving, "copy": sum(order.copies_to_blocks for order, _ in transposed)}
     with m.loop(parts, tiles=m.tiles):
-        for together in [transposed] if m.rules.era < ERA_2_4 else [[one] for one in transposed]:
+        for together in [transposed] if m.era < ERA_2_4 else [[one] for one in transposed]:
             if together:
                 name = "transpose " + " and ".join(order.name for order, _ in together)
                 m.emit(name, TRANSPOSE, sum(blocks.cycles for _, blocks in together), **moved)
