@@ -15,9 +15,9 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, wraps
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from ipusim.errors import DataError, StudyError, why
+from ipusim.errors import DataError, IpuSimError, StudyError, nearest_name, why
 
 DATA_DIR_VARIABLE = "IPUSIM_DATA_DIR"
 """Environment variable that points at another data folder, for example an edited copy."""
@@ -168,22 +168,27 @@ def number_cell(record: dict[str, str], column: str, path: Path) -> float:
 
 
 @once_per_data_dir
-def read(kind: type[_Record], file: str, *, table: str = "") -> tuple[_Record, ...]:
+def read(
+    kind: type[_Record], file: str, *, table: str = "", strict: bool = False
+) -> tuple[_Record, ...]:
     """Read a file below the data folder into a dataclass.
 
     The type hints of `kind` say what a column or key holds: text, a whole number, a number, truth
     ("true", "false"), one of several texts (Literal), any of these or nothing (``| None``), a tuple
-    of texts (separated by spaces in CSV) or of dataclasses, another dataclass, or a dict as it
-    stands. A field with a default may be left out or empty. The columns of CSV are named as the
-    fields (others are passed over); the tables of TOML, or those in one `table` of it, are records:
-    the first field takes the name of the table, every key must be a field. A DataError says what is
-    missing, damaged or of another type.
+    of texts (separated by spaces in CSV) or of dataclasses, another dataclass, a dict as it stands,
+    or what a function makes of it or refuses (``Annotated[Any, function]``). A field with a default
+    may be left out or empty. The columns of CSV are named as the fields (others are passed over, or
+    refused if `strict`); the tables of TOML, or those in one `table` of it, are records: the first
+    field takes the name of the table, every key must be a field. A DataError says what is missing,
+    damaged or of another type.
     """
     path = data_dir() / file
     if path.suffix == ".csv":
+        lines = read_records(path)
+        filled = [{name: text for name, text in line.items() if text} for line in lines]
         return tuple(
-            _record(kind, {name: text for name, text in line.items() if text}, line, path.name)
-            for line in read_records(path)
+            _record(kind, given, line, path.name, strict=strict)
+            for given, line in zip(filled, lines, strict=True)
         )
     tables = read_tables(file)
     first = fields(kind)[0].name
@@ -207,7 +212,7 @@ def _record(
 ) -> _Record:
     """Build a record from what is given of it; `line` starts with what names it in messages."""
     row = next(iter(line.values()))
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     values = {}
     for item in fields(kind):
         if item.name in given:
@@ -222,8 +227,8 @@ def _record(
     unknown = [name for name in given if name not in hints] if strict else []
     if unknown:
         raise DataError(
-            f"The entry {unknown[0]!r} of {row!r} in {file} is none of {', '.join(hints)}: "
-            "correct it."
+            f"The entry {unknown[0]!r} of {row!r} in {file} is unknown: did you mean "
+            f"{nearest_name(unknown[0], hints)!r}?"
         )
     return kind(**values)
 
@@ -231,6 +236,11 @@ def _record(
 def _value(hint: Any, given: Any, where: str, line: Mapping[str, str]) -> Any:
     """Return what a type hint makes of a cell of text or of a value of a TOML file."""
     choices = get_args(hint)
+    if get_origin(hint) is Annotated:
+        try:
+            return choices[1](given)
+        except IpuSimError as error:
+            raise DataError(f"The entry {where} is wrong. {error}") from error
     if get_origin(hint) is Literal:
         if given not in choices:
             raise DataError(f"The entry {where} is {given!r}: use one of {', '.join(choices)}.")

@@ -3,12 +3,13 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from ipusim import files
 from ipusim.errors import DataError, StudyError
+from ipusim.runtime.options.spec import OPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,11 @@ def test_tables_become_records_with_records_in_them(written):
         ("e.csv", "key,count,done\none,1,yes\n", "'yes': use true or false"),
         ("f.csv", "key,count,kind\none,1,c\n", "'c': use one of a, b"),
         ("g.toml", "[one]\ncount = true\n", "True: use a whole number"),
-        ("i.toml", "[one]\ncount = 1\nsize = 2\n", "'size' of 'one' in i.toml is none of key"),
+        (
+            "i.toml",
+            "[one]\ncount = 1\nsize = 2\n",
+            "'size' of 'one' in i.toml is unknown: did you mean 'share'",
+        ),
         ("j.toml", "[one]\ncount = 1\nparts = [{ name = 'x' }]\n", "'size' of 'one'.*missing"),
         ("k.toml", "[one]\ncount = 1\noptions = 5\n", "5: use a table"),
     ],
@@ -88,6 +93,22 @@ def test_what_is_wrong_with_a_record_is_one_sentence(written, name, text, says):
     with pytest.raises(DataError, match=says) as caught:
         files.read(Record, written(name, text))
     assert "\n" not in str(caught.value)
+
+
+def test_a_field_may_say_itself_how_it_is_read(written):
+    @dataclass
+    class Timed:
+        key: str
+        tiles: Annotated[Any, OPTIONS["io_tiles"].check] = None
+
+    file = written("a.csv", "key,tiles,note\none,32,\ntwo,,\n")
+    assert files.read(Timed, file, strict=True) == (Timed("one", 32), Timed("two"))
+    with pytest.raises(DataError, match="'tiles' of 'one' in b.csv is wrong. The option io_tiles"):
+        files.read(Timed, written("b.csv", "key,tiles\none,0\n"))
+    with pytest.raises(
+        DataError, match="'tile' of 'one' in c.csv is unknown: did you mean 'tiles'"
+    ):
+        files.read(Timed, written("c.csv", "key,tile\none,32\n"), strict=True)
 
 
 def test_a_key_that_a_file_lacks_is_named(written):

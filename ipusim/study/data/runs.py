@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, make_dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, make_dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from ipusim import files
-from ipusim.errors import DataError, IpuSimError, check_name
-from ipusim.files import once_per_data_dir, read, read_records
+from ipusim.errors import DataError, check_name
+from ipusim.files import once_per_data_dir, read
 from ipusim.runtime.options.spec import OPTIONS
 
 ADOPTED = "[A]"
@@ -17,6 +15,7 @@ ADOPTED = "[A]"
 CONFIGURATIONS_FILE = "configurations.csv"
 HOST_TIMES_FILE = "host_times.csv"
 """More options of some runs, those of the host's time per item, each with how it was measured."""
+_Line = TypeVar("_Line")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,41 +74,40 @@ class _Facts:
 
 RunConfiguration = make_dataclass(
     "RunConfiguration",
-    [(name, Any, field(default=None)) for name in OPTIONS],
+    [(name, Annotated[Any, one.check], field(default=None)) for name, one in OPTIONS.items()],
     bases=(_Facts,),
     namespace={"__doc__": _Facts.__doc__, "__module__": __name__},
     frozen=True,
     kw_only=True,
 )
-_FACTS = tuple(one.name for one in fields(_Facts))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _HostTimes:
-    """What a line of the host's times says besides them."""
+    """Options of a run that are the host's time per item, and how they were measured."""
 
     run_id: str
+    loader_item_s: Annotated[Any, OPTIONS["loader_item_s"].check] = None
+    serial_item_s: Annotated[Any, OPTIONS["serial_item_s"].check] = None
     transferable: bool
     source: str
 
+    def added_to(self, run: RunConfiguration) -> RunConfiguration:
+        """Return the run with these times."""
+        times = {"loader_item_s": self.loader_item_s, "serial_item_s": self.serial_item_s}
+        times = {name: time for name, time in times.items() if time is not None}
+        otherwise = (*run.otherwise, *(times if ADOPTED in self.source else ()))
+        return replace(run, transferable=self.transferable, otherwise=otherwise, **times)
 
-def _options(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the options that the lines of a file give, by run."""
-    found: dict[str, dict[str, Any]] = {}
-    for record in read_records(path):
-        run_id = record["run_id"]
-        if run_id in found:
-            raise DataError(f"{path.name} holds run {run_id!r} twice: remove one of the lines.")
-        found[run_id] = {}
-        for name, cell in record.items():
-            check_name(f"column of {path.name}", name, (*_FACTS, *OPTIONS))
-            if name in OPTIONS and cell:
-                try:
-                    found[run_id][name] = OPTIONS[name].check(cell)
-                except IpuSimError as error:
-                    where = f"of row {run_id!r} in {path.name}"
-                    raise DataError(f"The cell {name!r} {where} is wrong. {error}") from error
-    return found
+
+def _by_run(kind: type[_Line], name: str) -> dict[str, _Line]:
+    """Return the lines of a file of data/runs by run."""
+    lines: dict[str, _Line] = {}
+    for line in read(kind, f"runs/{name}", strict=True):
+        if line.run_id in lines:
+            raise DataError(f"{name} holds run {line.run_id!r} twice: remove one of the lines.")
+        lines[line.run_id] = line
+    return lines
 
 
 def _check_run(run: RunConfiguration) -> None:
@@ -135,22 +133,13 @@ def _check_run(run: RunConfiguration) -> None:
 @once_per_data_dir
 def load_runs() -> Mapping[str, RunConfiguration]:
     """Return every run configuration by its identifier."""
-    folder = files.data_dir() / "runs"
-    options = _options(folder / CONFIGURATIONS_FILE)
-    times = _options(folder / HOST_TIMES_FILE)
-    timed = {one.run_id: one for one in read(_HostTimes, f"runs/{HOST_TIMES_FILE}")}
-    runs = {}
-    for facts in read(_Facts, f"runs/{CONFIGURATIONS_FILE}"):
-        known, own = vars(facts), times.pop(facts.run_id, {})
-        if own:
-            about = timed[facts.run_id]
-            adopted = own if ADOPTED in about.source else ()
-            known = known | {"transferable": about.transferable}
-            known["otherwise"] = (*facts.otherwise, *adopted)
-        runs[facts.run_id] = RunConfiguration(**known, **options[facts.run_id] | own)
-        _check_run(runs[facts.run_id])
-    if times:
-        raise DataError(f"{HOST_TIMES_FILE} times {min(times)!r}, which is no run: correct it.")
+    runs = _by_run(RunConfiguration, CONFIGURATIONS_FILE)
+    for run_id, times in _by_run(_HostTimes, HOST_TIMES_FILE).items():
+        if run_id not in runs:
+            raise DataError(f"{HOST_TIMES_FILE} times {run_id!r}, which is no run: correct it.")
+        runs[run_id] = times.added_to(runs[run_id])
+    for run in runs.values():
+        _check_run(run)
     return MappingProxyType(runs)
 
 

@@ -266,7 +266,7 @@ def test_damaged_data_gives_one_sentence(own_data, file, damage, says):
 
 def test_a_column_that_is_no_option_is_refused(own_data):
     swap_text("running_mean", "walking_mean")(own_data / "runs" / "configurations.csv")
-    with pytest.raises(UnknownNameError, match="'walking_mean': did you mean 'running_mean'"):
+    with pytest.raises(DataError, match="'walking_mean' of .*: did you mean 'running_mean'"):
         load_runs()
 
 

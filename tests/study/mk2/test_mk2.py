@@ -164,7 +164,7 @@ def test_views_show_every_claim_and_draw_every_ratio(frame):
         ("[GB05", "[GB99", "'GB99'.*none of the published"),
         ("gpu.G002", "gpu.X002", "gpu.X002"),
         ("gpu_items = 461242368", 'gpu_items = "many"', "'gpu_items' of 'GB01'.*'many'.*a number"),
-        ("note = ", "remark = ", "'remark' of 'GB01'.*is none of"),
+        ("note = ", "remark = ", "'remark' of 'GB01'.*did you mean"),
         ("not_modelled = ", "source = ", "'GB02'.*parts or a reason"),
     ],
 )
