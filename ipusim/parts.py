@@ -93,7 +93,11 @@ class Parts:
         """Return the parts that are there already with the rows of their places, undamaged."""
         if self._file is None:
             return set()
-        return {name for name, own in places.items() if self._read(name).keys() == set(own)}
+        parts = {name: self._read(name) for name in places}
+        sound = {name for name, rows in parts.items() if rows.keys() == set(places[name])}
+        for name in sound:
+            self._rows |= parts[name]
+        return sound
 
     def _read(self, name: int) -> dict[int, Row]:
         """Return the rows of a part, none of one that is missing or damaged."""
@@ -105,19 +109,15 @@ class Parts:
 
     def keep(self, name: int, rows: Mapping[int, Row]) -> None:
         """Keep one part: rows by their place in the table."""
-        if self._file is None:
-            self._rows.update(rows)
-        else:
+        self._rows |= rows
+        if self._file is not None:
             write_text(self._part(name), json.dumps(rows))
 
-    def table(self, names: Iterable[int]) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Return the whole table, its rows in order; on disk it takes the place of its parts."""
         import pandas as pd
 
-        rows = self._rows
-        if self._file is not None:
-            rows = {place: row for name in names for place, row in self._read(name).items()}
-        frame = pd.DataFrame([rows[place] for place in sorted(rows)])
+        frame = pd.DataFrame([self._rows[place] for place in sorted(self._rows)])
         if self._file is not None:
             texts = {name: frame[name].map(_text) for name in frame if frame[name].dtype == object}
             shown = frame.assign(**texts)

@@ -270,7 +270,7 @@ def sweep(
             for task, rows in _run_all(left, jobs, client):
                 parts.keep(task, dict(zip(tasks[task], rows, strict=True)))
                 bar.update(len(rows))
-        return parts.table(tasks)
+        return parts.table()
 
 
 def _run(task: tuple[Question, tuple[int, ...]]) -> list[dict[str, Any]]:
