@@ -137,12 +137,10 @@ class PooledPredictor:
 
     def prepare(self, requests: Iterable[Request]) -> None:
         """Make predictions that will be asked for, in worker processes if there are any."""
-        groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Request]] = {}
-        for request in requests:
-            if not self._knows(request):
-                options = tuple(request.options.get(name) for name in GRAPH_OPTIONS)
-                groups.setdefault((request.model, *options), {})[request.key] = request
-        tasks = {key: list(group.values()) for key, group in groups.items()}
+        tasks: dict[tuple[Any, ...], list[Request]] = {}
+        for request in {one.key: one for one in requests if not self._knows(one)}.values():
+            options = tuple(request.options.get(name) for name in GRAPH_OPTIONS)
+            tasks.setdefault((request.model, *options), []).append(request)
         # Large groups first, so that no worker begins one when the others are done.
         tasks = dict(sorted(tasks.items(), key=lambda item: len(item[1]), reverse=True))
         if self._jobs == 1 or len(tasks) < 2:
