@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from ipusim.report import Report
 from ipusim.report.advice import PLANNED, command, misfit, python
 from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job, graphs
 from ipusim.runtime.options.config import make_config
-from ipusim.runtime.options.spec import COUNT, RunConfig
+from ipusim.runtime.options.spec import RunConfig, counts
 from ipusim.runtime.replica.balance import balance
 from ipusim.runtime.replica.partition import homes
 from ipusim.workload.loading import load_model
@@ -53,7 +53,7 @@ MOST_BATCH = 10**12
 
 Options = dict[str, Any]
 
-_BATCH = replace(COUNT, asks=f"a whole number from 1 to {MOST_BATCH:,}", most=MOST_BATCH)
+_BATCH = counts(most=MOST_BATCH)
 
 
 @dataclass(frozen=True, eq=False)

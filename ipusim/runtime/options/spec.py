@@ -113,8 +113,16 @@ def _chips(value: Any) -> tuple[int, ...]:
 
 
 _TRUTH = {"true": True, "false": False, True: True, False: False}
-COUNT = Kind(_whole, "a whole number, 1 or more", "int", least=1)
-SIZE = Kind(_whole, "a whole number, 0 or more", "int", least=0)
+
+
+def counts(least: int = 1, most: float = math.inf) -> Kind:
+    """Return the kind of whole numbers within bounds."""
+    span = f", {least} or more" if most == math.inf else f" from {least} to {most:,}"
+    return Kind(_whole, f"a whole number{span}", "int", least=least, most=most)
+
+
+COUNT = counts()
+SIZE = counts(least=0)
 _FEW_TILES = f"1 to {MAX_IO_TILES} (poptorch allows 32 to {MAX_IO_TILES})"
 TILES = Kind(_whole, _FEW_TILES, "int", least=1, most=MAX_IO_TILES)
 _MEAN = "a number, 1 or more; a mean over the iterations of a call need not be whole"

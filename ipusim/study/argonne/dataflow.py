@@ -19,8 +19,8 @@ from ipusim.files import read, read_tables
 from ipusim.machine.constants import Sourced, constant, load
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
+from ipusim.runtime.options.spec import counts
 from ipusim.runtime.terms import WAITING
-from ipusim.study.book.parameters import is_count
 
 _TABLES = "runs/bragg_dataflows"
 FILE = f"{_TABLES}.toml"
@@ -125,8 +125,7 @@ def simulate_flow(
     UnknownNameError an unknown name.
     """
     run = load_training()
-    if not is_count(ipus, MOST_IPUS):
-        raise ConfigError(f"ipus is {ipus!r}: use a whole number from 1 to {MOST_IPUS}.")
+    ipus = counts(most=MOST_IPUS).check("ipus", ipus)
     divided = resolve_name("share of the batch", share, SHARES) == "in all"
     if divided and run.batch % ipus:
         raise ConfigError(

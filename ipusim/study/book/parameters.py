@@ -5,36 +5,50 @@ A rule says what a value is: ``count`` (a whole number), ``text``, ``system``, `
 ones. Bounds are ``least`` and ``most``; ``even`` and ``holds`` say more.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from ipusim.errors import ConfigError, check_name
 from ipusim.machine.system import load_system
+from ipusim.runtime.options.spec import Kind, counts
 from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
 
 Rule = Mapping[str, Any]
 
 
-def check_family(name: str) -> None:
-    """Refuse a name that is no model family of the results page."""
-    families = tuple(dict.fromkeys(row.family for row in load_rows(study="results")))
-    check_name("family", name, families)
+def _family(name: str) -> str:
+    """Return the name of a model family of the results page, or refuse another."""
+    check_name("family", name, dict.fromkeys(row.family for row in load_rows(study="results")))
+    return name
 
 
-_NAMES: dict[str, Callable[[str], object]] = {
-    "system": load_system,
-    "model": zoo.load,
-    "family": check_family,
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+_KINDS = {
+    "text": Kind(_text, "a text, empty for none", "str"),
+    "system": Kind(lambda name: load_system(str(name)) and name, "the name of a system", "str"),
+    "model": Kind(lambda name: zoo.load(str(name)) and name, "the name of a model", "str"),
+    "family": Kind(_family, "the name of a family", "str"),
 }
 
 
-def is_count(value: object, most: int | None = None, least: int = 1) -> bool:
-    """Return whether a value is a whole number within the bounds; a truth value is none."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and least <= value and (most is None or value <= most)
+def _kind(rule: Rule) -> Kind:
+    """Return the kind of value that a rule allows, of a list for each of its items."""
+    if "one_of" in rule:
+        allowed = {repr(one): one for one in rule["one_of"]}  # 1 is not true
+        words = ", ".join(map(str, rule["one_of"]))
+        return Kind(lambda value: allowed[repr(value)], f"one of {words}", "str")
+    if rule["kind"] == "count":
+        return counts(rule.get("least", 1), rule.get("most", math.inf))
+    return _KINDS[rule["kind"]]
 
 
 def checked(rules: Mapping[str, Rule], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,34 +57,30 @@ def checked(rules: Mapping[str, Rule], values: Mapping[str, Any]) -> dict[str, A
     A list or a number may come as text (``papermill -p batch_sizes '[2, 4]'``); what has no rule
     may be anything.
     """
-    return {name: _checked(name, value, rules.get(name, {})) for name, value in values.items()}
+    return {
+        name: _checked(name, value, rules[name]) if name in rules else value
+        for name, value in values.items()
+    }
 
 
 def _checked(name: str, value: Any, rule: Rule) -> Any:
-    if isinstance(value, str) and (rule.get("list") or rule.get("kind") == "count"):
-        value = read_text(value)
-    items = value if rule.get("list") else [value]
+    kind = _kind(rule)
+    if not rule.get("list"):
+        return kind.check(name, value)
+    items = read_text(value) if isinstance(value, str) else value
     listed = isinstance(items, list) and (items or rule.get("empty"))
-    allowed = listed and all(_may_be(item, rule) for item in items)
-    if not allowed or len(set(map(str, items))) < len(items):
-        raise _refused(name, value, rule)
+    if not listed or len(set(map(str, items))) < len(items):
+        least = "" if rule.get("empty") else "at least one value, "
+        raise ConfigError(
+            f"The option {name} is {value!r}: give a list of {least}none twice, each {kind.asks}."
+        )
+    items = [kind.check(name, item) for item in items]
     for item in items:
-        if rule.get("kind") in _NAMES:
-            _NAMES[rule["kind"]](str(item))
         if "even" in rule and item > 1 and item % 2:
             raise ConfigError(f"{name} holds {item}, but {rule['even']}.")
     if "holds" in rule and rule["holds"] not in items:
         raise ConfigError(f"{name} is {value!r}: add {rule['holds']}, {rule['because']}.")
-    return value
-
-
-def _may_be(item: Any, rule: Rule) -> bool:
-    """Whether a rule allows one item; of names, only the name says whether it is one."""
-    if "one_of" in rule:
-        return repr(item) in map(repr, rule["one_of"])  # 1 is not true
-    if rule.get("kind") == "count":
-        return is_count(item, rule.get("most"), rule.get("least", 1))
-    return rule.get("kind") != "text" or isinstance(item, str)
+    return items
 
 
 def read_text(text: str) -> Any:
@@ -79,23 +89,3 @@ def read_text(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-
-
-def _refused(name: str, value: Any, rule: Rule) -> ConfigError:
-    """Say what a parameter may be."""
-    if "one_of" in rule:
-        many = "give a list of different ones of" if rule.get("list") else "use one of"
-        allowed = f"{many} {', '.join(map(str, rule['one_of']))}"
-    elif rule["kind"] == "text":
-        allowed = "give a text, empty for none"
-    elif rule["kind"] == "count":
-        least, most = rule.get("least", 1), rule.get("most")
-        span = f"from {least} to {most}" if most else f"{least} or more"
-        allowed = (
-            f"give a list of different whole numbers{'' if most else ','} {span}"
-            if rule.get("list")
-            else f"give a whole number, {span}"
-        )
-    else:
-        allowed = "give a list of names" + (", empty for all" if rule.get("empty") else "")
-    return ConfigError(f"{name} is {value!r}: {allowed}.")

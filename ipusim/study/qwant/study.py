@@ -41,7 +41,7 @@ def rows_for(
     numbers. A ConfigError or UnknownNameError refuses what data/studies/qwant.toml does not allow.
     """
     given = {"batch_sizes": list(batch_sizes), "system": system, "precision": precision}
-    checked(load_spec("qwant")["parameters"], given)
+    batch_sizes = checked(load_spec("qwant")["parameters"], given)["batch_sizes"]
     published = rows_by_id()
     template = load_run("qwant.batch2")
     changes: dict[str, Any] = {}

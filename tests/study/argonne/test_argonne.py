@@ -173,7 +173,7 @@ GOOD = {"schedule": "quick", "seed": 0, "checkpoint_dir": "", "progress": False,
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schedule": "fast"}, "schedule is 'fast': use one of quick, standard, full"),
+        ({"schedule": "fast"}, "schedule is 'fast': give one of quick, standard, full"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": True}, "seed is True"),
         ({"checkpoint_dir": None}, "checkpoint_dir is None"),
@@ -181,7 +181,7 @@ GOOD = {"schedule": "quick", "seed": 0, "checkpoint_dir": "", "progress": False,
         ({"ipus": []}, r"ipus is \[\]"),
         ({"ipus": [1, 3]}, "of 1, 2, 4, 8, 16"),
         ({"ipus": [32]}, "of 1, 2, 4, 8, 16"),
-        ({"ipus": [2, 2]}, "different"),
+        ({"ipus": [2, 2]}, "none twice"),
     ],
 )
 def test_bad_parameters_are_one_sentence(changes, message):

@@ -120,7 +120,7 @@ def test_batches_and_ipus():
 def test_bad_requests_are_one_sentence():
     flow = load_dataflow("stock")
     for make, message in (
-        (lambda: simulate_flow(flow, ipus=0), "ipus is 0: use a whole number from 1 to 16"),
+        (lambda: simulate_flow(flow, ipus=0), "ipus is 0: give a whole number from 1 to 16"),
         (lambda: simulate_flow(flow, ipus=True), "ipus is True"),
         (lambda: simulate_flow(flow, ipus=3, share="in all"), "cannot be shared by 3 IPUs"),
         (lambda: simulate_flow(flow, chip="GC300"), "did you mean 'GC200'"),

@@ -9,17 +9,24 @@ ROWS = {"rows": {"kind": "count", "most": 64}}
 SIZES = {"sizes": {"kind": "count", "list": True, "most": 64}}
 
 
-@pytest.mark.parametrize("value", [0, -3, 65, True, 2.0, None])
+@pytest.mark.parametrize("value", [0, -3, 65, True, 2.0, None, "x"])
 def test_what_is_no_count_is_refused_by_name(value):
-    with pytest.raises(ConfigError, match=r"^rows is .*: give a whole number, from 1 to 64\.$"):
+    with pytest.raises(
+        ConfigError, match=r"option rows is .*: give a whole number from 1 to 64\.$"
+    ):
         checked(ROWS, {"rows": value})
-    with pytest.raises(ConfigError, match="^sizes is .* different whole numbers from 1 to 64"):
+    with pytest.raises(
+        ConfigError, match=r"option sizes is .*: give a whole number from 1 to 64\.$"
+    ):
         checked(SIZES, {"sizes": [1, value]})
 
 
-@pytest.mark.parametrize("values", [[], (1, 2), 5, [3, 3], "[3", "3, 4", "[3, x]"])
+@pytest.mark.parametrize("values", [[], (1, 2), 5, [3, 3], "[3", "3, 4"])
 def test_counts_are_a_list_without_repeats(values):
-    with pytest.raises(ConfigError, match="give a list of different whole numbers"):
+    with pytest.raises(
+        ConfigError,
+        match="give a list of at least one value, none twice, each a whole number from 1 to",
+    ):
         checked(SIZES, {"sizes": values})
 
 

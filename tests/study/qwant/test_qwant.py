@@ -99,13 +99,13 @@ def test_heaviest_layers_come_first():
     ("changed", "says"),
     [
         ({"breakdown_micro_batches": []}, "breakdown_micro_batches is"),
-        ({"breakdown_micro_batches": [1, 1]}, "different whole numbers"),
+        ({"breakdown_micro_batches": [1, 1]}, "none twice, each a whole number"),
         ({"breakdown_micro_batches": [0]}, "from 1 to 64"),
         ({"breakdown_micro_batches": [True]}, "from 1 to 64"),
         ({"breakdown_micro_batches": 1}, "give a list"),
-        ({"what_if_micro_batches": ["2"]}, "what_if_micro_batches is"),
+        ({"what_if_micro_batches": ["x"]}, "what_if_micro_batches is"),
         ({"what_if_systems": []}, "what_if_systems is"),
-        ({"what_if_systems": ["C2", "c2", "C2"]}, "give a list of names"),
+        ({"what_if_systems": ["C2", "c2", "C2"]}, "none twice, each the name of a system"),
         ({"batch_sizes": [3]}, "two IPUs share a batch"),
     ],
 )

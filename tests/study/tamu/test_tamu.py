@@ -107,7 +107,7 @@ def tensorflow_bars(frame):
     [
         ({"tier": "roofline"}, "tier is 'roofline'"),
         ({"ipus": []}, "ipus is"),
-        ({"ipus": [1, 1]}, "different whole numbers"),
+        ({"ipus": [1, 1]}, "none twice, each a whole number"),
         ({"ipus": [1, 512]}, "from 1 to 256"),
         ({"ipus": [2, 4]}, "add 1"),
         ({"ipus": [1, 3]}, "pairs of IPUs"),
