@@ -23,12 +23,12 @@ from ipusim.drawing import drawn
 from ipusim.files import write_bytes, write_text
 from ipusim.look import figure_bytes
 from ipusim.runtime.options.spec import OPTIONS
-from ipusim.study.book.catalogue import load_spec
 from ipusim.study.book.execute import interrupts_reach_cells, run_notebook
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
 from ipusim.study.fidelity.ledger import families_apart
+from ipusim.study.specs import load_spec
 from ipusim.study.table import format_percent
 from ipusim.study.tamu import scaling as tamu_scaling
 from ipusim.study.verdicts.compare import verdicts

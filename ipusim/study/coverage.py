@@ -18,9 +18,9 @@ from ipusim.errors import DataError
 from ipusim.files import data_dir, read
 from ipusim.machine import load_system
 from ipusim.study.argonne.machines import machine_frame
-from ipusim.study.book.catalogue import load_specs
 from ipusim.study.claims import claims_frame
 from ipusim.study.data.published import claiming, load_claims, rows_by_id
+from ipusim.study.specs import load_specs
 from ipusim.study.verdicts.compare import NOT_MODELLED
 from ipusim.study.verdicts.errors import error_percent, verdict_of
 from ipusim.workload import zoo

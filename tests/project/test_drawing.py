@@ -5,7 +5,7 @@ import pytest
 
 from ipusim.drawing import _MARKS, _TOGETHER, drawn
 from ipusim.errors import StudyError, UnknownNameError
-from ipusim.study.book.catalogue import load_specs
+from ipusim.study.specs import load_specs
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
 FRAME = pd.DataFrame(

@@ -9,14 +9,13 @@ from typing import Any
 
 from ipusim import files
 from ipusim.errors import ConfigError, StudyError, check_name, resolve_name
-from ipusim.files import read_tables
 from ipusim.study.book.notebook import PARAMETERS_TAG, read_notebook
-from ipusim.study.book.parameters import read_text
+from ipusim.study.parameters import read_text
+from ipusim.study.specs import load_specs
 
 OUTPUT_PARAMETER = "output_dir"
 """The parameter through which a notebook learns where to write; set by reproduce, not by users."""
 
-SPEC_FOLDER = "studies"
 _NAME = re.compile(r"^\d\d_[a-z0-9_]+$")
 _HEADING = re.compile(r"^# +(.+)\s*((?:.+\n?)*)", re.MULTILINE)
 """The first heading of a notebook, and the paragraph under it."""
@@ -55,20 +54,6 @@ class Parameter:
     def type_name(self) -> str:
         """Type of the default, which that of a given value must be."""
         return type(self.value).__name__
-
-
-def load_specs() -> dict[str, dict[str, Any]]:
-    """Return what data/studies says of each study, by name: notebook, rows, outputs, verdict."""
-    folder = files.data_dir() / SPEC_FOLDER
-    return {
-        path.stem: read_tables(f"{SPEC_FOLDER}/{path.name}")
-        for path in sorted(folder.glob("*.toml"))
-    }
-
-
-def load_spec(name: str) -> dict[str, Any]:
-    """Return what data/studies says of one study."""
-    return load_specs()[resolve_name("study", name, load_specs())]
 
 
 def list_studies() -> tuple[Study, ...]:

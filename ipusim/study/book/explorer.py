@@ -16,8 +16,8 @@ from ipusim.markup import template
 from ipusim.planning import FILLED
 from ipusim.report import Report
 from ipusim.report.advice import python, room
-from ipusim.study.book.catalogue import load_spec
 from ipusim.study.data.published import load_rows
+from ipusim.study.specs import load_spec
 from ipusim.workload import zoo
 from ipusim.workload.loading import load_model
 from ipusim.workload.model import Model

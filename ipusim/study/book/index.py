@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ipusim.study.book.catalogue import Study, load_specs
+from ipusim.study.book.catalogue import Study
 from ipusim.study.book.site import START, render
+from ipusim.study.specs import load_specs
 from ipusim.study.verdicts.summary import Verdict, classes, verdict_on
 
 PICTURES = 3

@@ -11,9 +11,10 @@ import pandas as pd
 
 from ipusim import files
 from ipusim.errors import check_name
-from ipusim.study.book.catalogue import declared, load_spec
+from ipusim.study.book.catalogue import declared
 from ipusim.study.book.outputs import save_figure, save_table
-from ipusim.study.book.parameters import checked
+from ipusim.study.parameters import checked
+from ipusim.study.specs import load_spec
 from ipusim.study.table import DEFAULT_DIGITS, FoldedTable, Table
 from ipusim.study.verdicts.summary import Verdict, verdict_on
 from ipusim.view import view

@@ -25,7 +25,6 @@ from ipusim.study.book.catalogue import (
     Study,
     declared,
     list_studies,
-    load_specs,
     parameter_values,
     select_studies,
 )
@@ -38,6 +37,7 @@ from ipusim.study.book.site import COVERAGE, ROWS, START, notebook_page, search_
 from ipusim.study.coverage import coverage
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fidelity.ledger import errors_by_family
+from ipusim.study.specs import load_specs
 from ipusim.study.verdicts.compare import PREDICTED, verdicts
 from ipusim.study.verdicts.summary import Verdict
 from ipusim.workers import available_cores

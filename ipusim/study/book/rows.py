@@ -7,9 +7,10 @@ import pandas as pd
 
 from ipusim.files import read_tables
 from ipusim.report.advice import digits
-from ipusim.study.book.catalogue import Study, load_specs
+from ipusim.study.book.catalogue import Study
 from ipusim.study.book.site import COVERAGE, ROWS, render
 from ipusim.study.coverage import DERIVED, OPEN, PREDICTED, RESTATED, TAKEN_OVER
+from ipusim.study.specs import load_specs
 from ipusim.study.table import HEADINGS_FILE, heading
 from ipusim.study.verdicts.compare import RUN_COLUMNS
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT, VERDICTS, errors_of

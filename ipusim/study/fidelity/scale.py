@@ -8,7 +8,7 @@ import pandas as pd
 
 from ipusim.api import simulate
 from ipusim.machine import load_system
-from ipusim.study.book.catalogue import load_spec
+from ipusim.study.specs import load_spec
 
 REDUCED = "gradient all-reduce"
 DOUBLINGS = tuple(2**power for power in range(17))

@@ -11,11 +11,11 @@ import pandas as pd
 from ipusim.machine.system import load_system
 from ipusim.report import Report
 from ipusim.study import audit
-from ipusim.study.book.catalogue import load_spec
-from ipusim.study.book.parameters import checked
 from ipusim.study.data.published import PublishedRow, load_rows, rows_by_id
 from ipusim.study.data.runs import load_run
+from ipusim.study.parameters import checked
 from ipusim.study.predict import report_of
+from ipusim.study.specs import load_spec
 from ipusim.study.verdicts.summary import with_error
 from ipusim.sweeps import sweep
 

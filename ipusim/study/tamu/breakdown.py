@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from ipusim.study.book.catalogue import load_spec
 from ipusim.study.breakdown import by_group
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import report_of
+from ipusim.study.specs import load_spec
 from ipusim.study.tamu.memory import RESNET_RUN, at_micro_batch
 from ipusim.study.tamu.scaling import run_at
 from ipusim.study.tamu.study import STUDY, TENSORFLOW_SERIES

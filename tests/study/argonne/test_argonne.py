@@ -21,11 +21,11 @@ from ipusim.study.argonne import (
 )
 from ipusim.study.argonne.braggnn import training as bragg
 from ipusim.study.book import trace_charts as bsp_figures
-from ipusim.study.book.catalogue import load_spec
-from ipusim.study.book.parameters import checked
 from ipusim.study.breakdown import phase_shares
 from ipusim.study.claims import load_specs
 from ipusim.study.data.published import load_claims
+from ipusim.study.parameters import checked
+from ipusim.study.specs import load_spec
 from ipusim.workload import zoo
 
 BRAGG = "BraggNN: "

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError, UnknownNameError
 from ipusim.study import book
-from ipusim.study.book.catalogue import load_specs
+from ipusim.study.specs import load_specs
 from ipusim.study.table import Table
 from ipusim.study.verdicts.summary import verdict_on
 

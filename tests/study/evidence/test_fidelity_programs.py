@@ -7,8 +7,8 @@ import pytest
 
 from ipusim.compiler.program import Superstep
 from ipusim.files import evidence_records
-from ipusim.study.book.catalogue import load_spec
 from ipusim.study.evidence import programs
+from ipusim.study.specs import load_spec
 
 BERT, EFFICIENTNET, TINY, NANO = (
     "bert_large_squad_128_inference_popart",

@@ -7,12 +7,12 @@ from study_small import load_row, small_verdicts
 
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.study import audit, book
-from ipusim.study.book.catalogue import load_spec
 from ipusim.study.data.convergence import time_to_train_frame
 from ipusim.study.data.published import load_rows
 from ipusim.study.fidelity import ledger as fidelity
 from ipusim.study.predict import SOURCED
 from ipusim.study.results import study as results
+from ipusim.study.specs import load_spec
 from ipusim.study.verdicts.compare import PREDICTED
 from ipusim.study.verdicts.intervals import coverage_table
 from ipusim.study.verdicts.summary import verdict_on

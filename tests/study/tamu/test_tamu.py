@@ -13,9 +13,10 @@ from ipusim.look import shared_looks
 from ipusim.machine.system import load_system
 from ipusim.report.trace import PHASES
 from ipusim.study import audit, book
-from ipusim.study.book.catalogue import load_spec, select_studies, study_parameters
+from ipusim.study.book.catalogue import select_studies, study_parameters
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import first_epoch_items_per_s, report_of
+from ipusim.study.specs import load_spec
 from ipusim.study.tamu import (
     breakdown as tamu_inside,
     gpus as tamu_gpus,

@@ -3,7 +3,7 @@
 import pytest
 
 from ipusim.errors import ConfigError, UnknownNameError
-from ipusim.study.book.parameters import checked
+from ipusim.study.parameters import checked
 
 ROWS = {"rows": {"kind": "count", "most": 64}}
 SIZES = {"sizes": {"kind": "count", "list": True, "most": 64}}
