@@ -21,7 +21,8 @@ from ipusim.report.trace import PHASES, events
 from ipusim.runtime.calibration import FittedCosts, Interval, calibration, interval80
 from ipusim.runtime.compile import tile_steps
 from ipusim.runtime.options.spec import RunConfig
-from ipusim.runtime.step import StepResult, price_per_item
+from ipusim.runtime.power import price_per_item
+from ipusim.runtime.step import StepResult
 from ipusim.runtime.terms import HOST_PARTS
 from ipusim.workload.graph import OPERAND_DTYPES
 

@@ -15,6 +15,7 @@ from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.argument_copies import with_arguments, without_arguments
 from ipusim.runtime.options.spec import RunConfig
+from ipusim.runtime.phase_splits import forward_splits
 from ipusim.workload.folding import drop_dropout, fold_batch_norm, stable_norms
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
@@ -147,8 +148,6 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
     }
     recompute = config.recompute
     if config.phased and recompute == "auto":
-        from ipusim.runtime.replica.phases.streams import forward_splits  # few runs have phases
-
         # It keeps what crosses from one phase to the next; PopART recomputes all else where it
         # recomputes by itself (willow/src/transforms/streamingmemory.cpp).
         whole = graphs(replace(job, training=tuple(training.items()))).micro_batch

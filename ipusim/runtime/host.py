@@ -1,36 +1,12 @@
 """The host: what passes between it and the chips in a step, and what its processes can prepare."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipusim.errors import ConfigError
+from ipusim.runtime.options.spec import DECODING, RunConfig
 from ipusim.workload.graph import DTYPE_BYTES, Graph, arriving_dtype
-
-if TYPE_CHECKING:
-    from ipusim.runtime.options.spec import RunConfig
-
-DECODING = {
-    "imagenet_jpeg": "decoded_images_per_s_per_core",
-    "imagenet_pillow": "pillow_images_per_s_per_core",
-    "imagenet_ten_crops": "ten_crop_images_per_s_per_core",
-}
-"""The rate of a `Host` at which a core decodes the images of a data set."""
-
-DATASETS = (*DECODING, "generated", "tokens", "memory", "prepared")
-"""JPEG images of which the crop alone is decoded, then resized to uint8 (TensorFlow; PyTorch's CNNs
-from SDK 2.5 on, graphcore/examples@v2.5.0:applications/pytorch/cnns/datasets/optimised_jpeg.py);
-the same decoded whole by Pillow and then cropped (CNNs before, makefile of v2.4.0, and what else
-reads images in PyTorch); by Pillow with ten crops of each, whose colours are changed (DINO, arXiv
-2104.14294); data made once on the host or the chip; token ids read as they are; ready items copied
-from host memory; items that a worker prepares in a time that the caller states."""
-
-WORKERS_PER_INSTANCE = 14
-"""Worker processes of the vendor script: one NUMA node of 16 cores less 2 service processes
-(graphcore/examples applications/pytorch/cnns/train/rn50_pod16.sh)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

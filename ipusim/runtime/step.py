@@ -1,30 +1,25 @@
 """One step of a run: compiled once, priced as often as there are tiers; and its roofline."""
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from numbers import Real
 
 from ipusim.compiler.memory import Memory, measure
 from ipusim.compiler.program import Program
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine.parts import Energy
-from ipusim.machine.system import System
 from ipusim.runtime.calibration import FittedCosts, PowerScales, calibration, fitted_costs
 from ipusim.runtime.compile import REMEMBERED, Compiled, compile_run, graph_job, graphs
 from ipusim.runtime.host import HostIo, host_io, replicas_per_process
 from ipusim.runtime.options.config import TIERS
 from ipusim.runtime.options.spec import RunConfig
+from ipusim.runtime.power import program_energy, static_power_w
 from ipusim.runtime.replica.partition import Held, Replica, Stage
 from ipusim.runtime.replica.pipelined import pipelined_replica, staged_inference
 from ipusim.runtime.terms import Beside, OneChip, Priced, Terms
 from ipusim.runtime.training_step import after_passes, norm_reductions, prepared_s
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
-
-SRAM_BYTES_PER_CYCLE = 16
-"""Memory traffic of a busy tile: one 64-bit load and one 64-bit store per cycle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,36 +164,6 @@ def _replica(compiled: Compiled, config: RunConfig) -> Replica:
 def _one_chip(compiled: Compiled, resident_bytes: int) -> Held:
     held = {"update": compiled.update_program, "resident_bytes": resident_bytes}
     return measure(compiled.graph, compiled.program, compiled.chip, **held), ()
-
-
-def static_power_w(system: System, active_ipus: int) -> float:
-    """Return the watts of the cards or machines in use while they wait, all their chips powered."""
-    machines = -(-active_ipus // system.ipus_per_machine)
-    chips = machines * system.ipus_per_machine
-    return chips * system.power.static_w_per_ipu + machines * system.power.card_w
-
-
-def price_per_item(price_per_hour: float, items_per_s: float) -> float:
-    """Return the price of one item, in the unit of the price of an hour."""
-    if not isinstance(price_per_hour, Real) or not 0 <= price_per_hour < math.inf:
-        raise ConfigError(f"The price per hour is {price_per_hour!r}: give a number, 0 or more.")
-    return price_per_hour / 3600 / items_per_s
-
-
-def program_energy(program: Program, config: RunConfig, scales: PowerScales) -> Energy:
-    """Energy of one run of a program: AMP FLOPs, memory traffic of busy tiles, exchanged bytes."""
-    power = config.system.power
-    half_flops, float_flops = 2 * (program.macs - program.float_macs), 2 * program.float_macs
-    amp_pj = half_flops * power.amp_half_pj_per_flop + float_flops * power.amp_float_pj_per_flop
-    busy = program.total(
-        lambda step: step.repeats * (step.compute_cycles + step.copy_cycles) * step.tiles
-    )
-    sram_pj = busy * SRAM_BYTES_PER_CYCLE * power.sram_pj_per_byte
-    return Energy(
-        amp_j=scales.amp * (amp_pj * 1e-12),
-        sram_j=scales.sram * (sram_pj * 1e-12),
-        exchange_j=program.exchanged_bytes * power.exchange_pj_per_byte * 1e-12,
-    )
 
 
 def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:

@@ -9,13 +9,11 @@ from refused import refused
 import ipusim
 from ipusim.machine import Host, load, load_system
 from ipusim.runtime.host import (
-    DATASETS,
-    DECODING,
-    WORKERS_PER_INSTANCE,
     fed_items_per_s,
     host_io,
 )
 from ipusim.runtime.options.config import make_config
+from ipusim.runtime.options.spec import DATASETS, DECODING, WORKERS_PER_INSTANCE
 
 POD16 = load_system("IPU-POD16")
 POD64 = load_system("IPU-POD64")

@@ -10,7 +10,7 @@ from ipusim.machine.parts import Energy
 from ipusim.machine.system import load_system
 from ipusim.runtime.calibration import PowerScales
 from ipusim.runtime.options.config import make_config
-from ipusim.runtime.step import price_per_item, program_energy, static_power_w
+from ipusim.runtime.power import price_per_item, program_energy, static_power_w
 
 
 @pytest.mark.parametrize("ipus", [1, 2, 3, 4])

@@ -20,7 +20,7 @@ from ipusim.machine.gpu import GPU_PRECISIONS, Gpu, GpuNode
 from ipusim.runtime.calibration import Fitted, calibration
 from ipusim.runtime.gpu.kernels import GpuStack, step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
-from ipusim.runtime.step import price_per_item
+from ipusim.runtime.power import price_per_item
 from ipusim.workload.loading import load_model
 from ipusim.workload.model import Model, check_micro_batch
 

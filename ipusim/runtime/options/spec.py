@@ -19,9 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ipusim.errors import ConfigError, resolve_name
-from ipusim.runtime.host import DATASETS, WORKERS_PER_INSTANCE
 from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK, FRAMEWORKS, Framework
-from ipusim.runtime.replica.schedule import SCHEDULES
 from ipusim.workload.graph import OPERAND_DTYPES, PRECISIONS
 from ipusim.workload.operators.loss import LOSSES
 from ipusim.workload.optimizers import OPTIMIZERS, WHOLE, Sharding
@@ -46,10 +44,30 @@ LIVENESS = {
 """PopTorch's `Liveness` (python/enums.py): how long tensors stay on the chip between phases, with
 the distance between the numbers of two phases (graphcore/poptorch@sdk/poptorch/3.3.0:
 popart_compiler/source/Compiler.cpp, setActiveIpu): a gap empties the chip in between."""
+SCHEDULES = ("grouped", "sequential", "interleaved")
 LOAD_SCHEDULES = ("preload", "on_demand")
 """PopART's `ExecutionPhaseIOSchedule`: load in the phase before, or just before the use."""
 STREAMED = ("weights", "activations", "accumulators")
 """What phases keep on or off the chip, besides the state of the optimiser."""
+DECODING = {
+    "imagenet_jpeg": "decoded_images_per_s_per_core",
+    "imagenet_pillow": "pillow_images_per_s_per_core",
+    "imagenet_ten_crops": "ten_crop_images_per_s_per_core",
+}
+"""The rate of a `Host` at which a core decodes the images of a data set."""
+
+DATASETS = (*DECODING, "generated", "tokens", "memory", "prepared")
+"""JPEG images of which the crop alone is decoded, then resized to uint8 (TensorFlow; PyTorch's CNNs
+from SDK 2.5 on, graphcore/examples@v2.5.0:applications/pytorch/cnns/datasets/optimised_jpeg.py);
+the same decoded whole by Pillow and then cropped (CNNs before, makefile of v2.4.0, and what else
+reads images in PyTorch); by Pillow with ten crops of each, whose colours are changed (DINO, arXiv
+2104.14294); data made once on the host or the chip; token ids read as they are; ready items copied
+from host memory; items that a worker prepares in a time that the caller states."""
+
+WORKERS_PER_INSTANCE = 14
+"""Worker processes of the vendor script: one NUMA node of 16 cores less 2 service processes
+(graphcore/examples applications/pytorch/cnns/train/rn50_pod16.sh)."""
+
 MAX_IO_TILES = 192
 
 PHASES = "phases"

@@ -9,8 +9,6 @@ from math import fsum
 from ipusim.errors import ConfigError
 from ipusim.runtime.options.frameworks import Framework
 
-SCHEDULES = ("grouped", "sequential", "interleaved")
-
 
 @dataclass(frozen=True, slots=True)
 class Order:

@@ -11,6 +11,7 @@ from ipusim.cli import main
 from ipusim.errors import IpuSimError
 from ipusim.machine.system import load_system
 from ipusim.runtime.collectives import all_gather
+from ipusim.runtime.phase_splits import weight_splits
 from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.phases.replica import parts_s, phased_seconds
 from ipusim.runtime.replica.phases.streams import (
@@ -18,7 +19,6 @@ from ipusim.runtime.replica.phases.streams import (
     held_tensors,
     phase_numbers,
     transfers,
-    weight_splits,
 )
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model

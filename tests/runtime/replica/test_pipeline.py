@@ -12,9 +12,9 @@ from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.machine import load, load_system
 from ipusim.machine.interconnect import copy_s, sync_s
 from ipusim.runtime.options.frameworks import FRAMEWORKS, Framework
+from ipusim.runtime.options.spec import SCHEDULES
 from ipusim.runtime.replica.balance import balance, split_after, stage_transfer_s
 from ipusim.runtime.replica.schedule import (
-    SCHEDULES,
     accumulation_rule,
     check_accumulation,
     micro_batches_in_flight,

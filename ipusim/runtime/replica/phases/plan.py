@@ -10,6 +10,7 @@ from ipusim.compiler.tiles import ceil_div
 from ipusim.errors import ConfigError
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import LIVENESS, RunConfig
+from ipusim.runtime.phase_splits import forward_splits
 from ipusim.runtime.replica.partition import Partitioned, partition
 from ipusim.runtime.replica.phases import streams
 from ipusim.workload.graph import Graph
@@ -118,7 +119,7 @@ class PhasePlan:
 def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
     """Cut a graph into phases whose transfers fit the tiles set aside and Streaming Memory."""
     graph, trains = compiled.graph, compiled.update is not None
-    splits = streams.forward_splits(graph, config)
+    splits = forward_splits(graph, config)
     ipus = tuple(phase % config.ipus_per_replica for phase in range(len(splits) + 1))
     cut = partition(compiled, splits, ipus)
     forward, backward = streams.phase_numbers(len(ipus), config.phase_liveness, training=trains)
