@@ -6,89 +6,36 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import repeat
+from pathlib import Path
 
+from ipusim.files import read_records
 from ipusim.workload.operators.base import Attributes, Tensor
 from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 from ipusim.workload.operators.reduce import Reduce
 
-Steps = tuple[str, ...]
-"""What is computed in turn, each "function result operands": ``dy`` is the incoming gradient, ``y``
-the result of the forward operator, ``a`` and ``b`` its first two operands, ``own`` the one whose
-gradient this is, any other name what a step before wrote. The last writes the gradient."""
-
-UNCHANGED: Steps = ()
-"""The incoming gradient as it is."""
-
-_OF_RESULTS = "relu sigmoid tanh sqrt rsqrt reciprocal elu leaky_relu selu celu"
-_OF_OPERANDS = (
-    "abs cos erf gelu hard_sigmoid hard_swish log softplus mish swish softsign thresholded_relu"
-)
-"""Functions of one operand whose gradient reads the result, or the operand again."""
-
 DROPOUTS = ("dropout", "seeded_dropout")
 """Draw from the seed of the step, or from one made for each."""
 
-_QUOTIENT = "div quotient dy b"
+UNCHANGED, NOTHING = "dy", "nothing"
+"""Steps where the incoming gradient goes on as it is, and where none does."""
 
-GRADIENTS: dict[str, Iterable[Steps | None]] = {
-    "bias_add": (UNCHANGED, UNCHANGED),
-    **dict.fromkeys(("add", "sum", "mean", "scaled_add"), repeat(UNCHANGED)),
-    "sub": (UNCHANGED, ("neg negative dy",)),
-    "mul": (("mul product0 dy b",), ("mul product1 dy a",)),
-    "div": ((_QUOTIENT,), (_QUOTIENT, "mul product quotient y", "neg negative product")),
-    "mod": (UNCHANGED, None),
-    "pow": (
-        ("pow_grad gradient dy a",),
-        ("mul power dy y", "log logarithm a", "mul product power logarithm"),
-    ),
-    "prelu": (("prelu_grad gradient dy a b",), ("mul product dy a",)),
-    "max": repeat(("max_grad part{place} dy own y",)),
-    "min": repeat(("min_grad part{place} dy own y",)),
-    "select": (None, ("select part0 dy a",), ("select part1 dy a",)),
-    "clip": (("clip_grad gradient dy a",), None, None),
-    "sin": (("cos cosine a", "mul gradient dy cosine"),),
-    "exp": (("mul gradient dy y",),),
-    "tan": (("tanh_grad gradient dy y",),),  # 1 + y^2 in the place of 1 - y^2
-    "square": (("mul gradient dy a",),),
-    "neg": (("neg gradient dy",),),
-    "scale": (("scale gradient dy",),),
-    **dict.fromkeys(DROPOUTS, (("dropout gradient dy",),)),
-    **dict.fromkeys(("floor", "ceil", "round", "sign", "random"), (None,)),
-    **{name: ((f"{name}_grad gradient dy y",),) for name in _OF_RESULTS.split()},
-    **{name: ((f"{name}_grad gradient dy a",),) for name in _OF_OPERANDS.split()},
+GRADIENTS = {
+    (line["of"], function, line["operand"]): line["steps"]
+    for line in read_records(Path(__file__).with_name("gradients.csv"))
+    for function in line["functions"].split()
 }
-"""Steps to the gradient of each operand of a function; None where nothing is sent back.
+"""Steps to the gradient of each operand of a function, and of what a reduction reads.
 
-An operand that no step reads is not kept for the backward pass.
-"""
-
-OF_CONSTANTS = {name: ((f"{name} gradient dy",),) for name in ("mul", "div", "select")}
-"""Those of a function of two operands that is given one tensor, and a constant for the other."""
-
-REDUCTIONS: dict[str, Steps] = {
-    "sum": ("expand gradient dy",),
-    "mean": ("scale scaled dy", "expand gradient scaled"),
-    "logsum": ("exp sum y", "div share dy sum", "expand gradient share"),
-    "l1": ("abs_grad gradient a dy",),
-    "l2": ("div share dy y", "mul gradient a share"),
-    "sumsquare": ("mul gradient a dy",),
-    "logsumexp": ("sub difference a y", "exp share difference", "mul gradient share dy"),
-    "prod": ("mul product dy y", "reciprocal inverse a", "mul gradient inverse product"),
-    # Elements equal to the extremum share its gradient (TensorFlow's rule).
-    **dict.fromkeys(
-        ("max", "min"),
-        ("equal equal a y", "count count equal", "div share dy count", "mul gradient equal share"),
-    ),
-}
-"""Steps to the gradient of what a reduction read.
-
-Its result is repeated where it meets elements; "expand" does nothing else, "count" adds up over the
-same axes.
+Operands are the first, "a", to the third, or "every" one; "alone" is that of a function of two
+which is given one tensor, and a constant for the other. What is computed in turn is each "function
+result operands": ``dy`` is the incoming gradient, ``y`` the result of the forward operator, ``a``
+and ``b`` its first two operands, ``own`` the one whose gradient this is, any other name what a step
+before wrote. The last writes the gradient. An operand that no step reads is not kept for the
+backward pass. The result of a reduction is repeated where it meets elements; "expand" does nothing
+else, "count" adds up over the same axes.
 """
 
 VIEWS_BACK = ("concat", "pad")
@@ -143,20 +90,20 @@ def _cast(_cast: Cast, back: Backward) -> None:
 @gradient.register
 def _elementwise(work: Elementwise, back: Backward) -> None:
     function, operands = work.function, back.op.inputs
-    shares = OF_CONSTANTS.get(function) if len(operands) == 1 else None
-    shares = shares or GRADIENTS.get(function)
-    if shares is None or (isinstance(shares, tuple) and len(shares) < len(operands)):
-        raise back.refusal()
     known = {
         "dy": back.gradient,
         "y": back.op.outputs[0],
         **dict(zip("ab", operands, strict=False)),
     }
-    for place, (name, steps) in enumerate(zip(operands, shares, strict=False)):
-        if steps is not None and back.wants(name):
-            steps = tuple(step.format(place=place) for step in steps)
+    for place, name in enumerate(operands):
+        forms = ("alone" if len(operands) == 1 else "", "abc"[place : place + 1], "every")
+        rows = (GRADIENTS.get(("elementwise", function, form)) for form in forms)
+        steps = next(filter(None, rows), None)
+        if steps is None:
+            raise back.refusal()
+        if steps != NOTHING and back.wants(name):
             known["own"] = name
-            share = _compute(back, steps, known)
+            share = _compute(back, steps.format(function=function, place=place), known)
             suffix = "bias_gradient" if function == "bias_add" else f"gradient{place}"
             _give_summed(back, name, share, suffix)
 
@@ -164,16 +111,16 @@ def _elementwise(work: Elementwise, back: Backward) -> None:
 @gradient.register
 def _reduce(work: Reduce, back: Backward) -> None:
     (x,) = back.op.inputs
-    if work.function not in REDUCTIONS:
+    steps = GRADIENTS.get(("reduce", work.function, "a"))
+    if steps is None:
         raise back.refusal()
-    known = {"dy": back.gradient, "y": back.op.outputs[0], "a": x}
-    back.give(x, _compute(back, REDUCTIONS[work.function], known))
+    back.give(x, _compute(back, steps, {"dy": back.gradient, "y": back.op.outputs[0], "a": x}))
 
 
-def _compute(back: Backward, steps: Steps, known: dict[str, str]) -> str:
+def _compute(back: Backward, steps: str, known: dict[str, str]) -> str:
     """Add the operators of steps that are not known yet; return what the last one writes."""
     result = "dy"
-    for step in steps:
+    for step in () if steps == UNCHANGED else steps.split("; "):
         function, result, *operands = step.split()
         if result not in known:
             if not known.keys() >= set(operands):
