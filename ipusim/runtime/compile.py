@@ -53,8 +53,8 @@ class GraphJob:
 class CompileJob:
     """What programs depend on, the key of every cache; the chip is without transfer tiles.
 
-    `copies_arguments` says that operations copy their weights into functions; on one chip the
-    program has these copies, else each stage (`partition`). What phases load needs no copy.
+    `arguments_in` says where operations copy their weights into functions: in the "program" of one
+    chip or in each of its "stages" (`partition`), nowhere if empty. What phases load needs no copy.
     """
 
     graphs: GraphJob
@@ -64,8 +64,7 @@ class CompileJob:
     convolution_partials: str
     available_memory_proportion: float
     host_dtype: str | None
-    copies_arguments: bool
-    one_chip: bool
+    arguments_in: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -172,7 +171,9 @@ def graphs(job: GraphJob) -> Graphs:
 
 def compile_run(model: Model, config: RunConfig) -> Compiled:
     """Compile what one micro-batch of a run computes, and in training the weight update."""
-    chip = config.system.chip
+    chip, arguments_in = config.system.chip, ""
+    if config.framework.copies_arguments and "weights" not in config.off_chip:
+        arguments_in = "program" if config.ipus_per_replica == 1 else "stages"
     job = CompileJob(
         graphs=graph_job(model, config),
         chip=replace(chip, tiles=chip.tiles - config.io_tiles),
@@ -181,8 +182,7 @@ def compile_run(model: Model, config: RunConfig) -> Compiled:
         convolution_partials=config.convolution_partials or config.partials,
         available_memory_proportion=config.available_memory_proportion,
         host_dtype=config.host_dtype,
-        copies_arguments=config.framework.copies_arguments and "weights" not in config.off_chip,
-        one_chip=config.ipus_per_replica == 1,
+        arguments_in=arguments_in,
     )
     return _compiled(job).as_rewritten()
 
@@ -214,7 +214,7 @@ def _lowered(job: CompileJob) -> Compiled:
     target = ("chip", "stack", "partials", "convolution_partials", "available_memory_proportion")
     lower = partial(_program, **{name: getattr(job, name) for name in target})
     program = lower(made.micro_batch, host_dtype=job.host_dtype)
-    if job.copies_arguments and job.one_chip:
+    if job.arguments_in == "program":
         program = Program(with_arguments(made.micro_batch, program.ops, job.chip))
     return Compiled(
         job=job,

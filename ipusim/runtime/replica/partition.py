@@ -247,7 +247,7 @@ def partition(
             costs[home[op.name]] += programs[op.name].cycles
         starts = balance(costs, len(stage_ipus))
     stage_of = {name: bisect_right(starts, index) - 1 for name, index in home.items()}
-    if compiled.job.copies_arguments and not compiled.job.one_chip:
+    if compiled.job.arguments_in == "stages":
         passing = with_arguments(
             graph, programs.values(), compiled.chip, lambda name: stage_ipus[stage_of[name]]
         )
