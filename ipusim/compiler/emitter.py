@@ -169,7 +169,6 @@ class Emitter:
         received: int = 0,
         paired: int = 0,
         copy: int = 0,
-        tiles: int = 0,
         chip_temp: int = 0,
     ) -> None:
         """Add one superstep, of a name that says what it does, in which a vertex runs.
@@ -177,9 +176,8 @@ class Emitter:
         `compute` and `copy` are cycles of the slowest tile, `exchange` bytes that the fullest tile
         receives, `temp` bytes of it that live during this step only; `received` bytes are both.
         Neighbours on one bus receive `paired` bytes more together, each cycle as many as tiles
-        (poplibs lib/poplin/ExchangeEstimator.hpp). `tiles` take part, those of all steps by
-        default. `chip_temp` are the bytes of `temp` on all tiles together where not each of them
-        holds as many.
+        (poplibs lib/poplin/ExchangeEstimator.hpp). `chip_temp` are the bytes of `temp` on all tiles
+        together where not each of them holds as many.
         """
         exchange, temp = exchange + received, temp + received
         rate = self.chip.exchange_bytes_per_cycle
@@ -198,7 +196,7 @@ class Emitter:
                 copy_cycles=copy,
                 compute_cycles=compute,
                 exchange_bytes=exchange,
-                tiles=tiles or self.tiles,
+                tiles=self.tiles,
                 repeats=self.repeats,
                 temp_bytes=temp + self.held_bytes,
                 chip_temp_bytes=chip_temp,

@@ -300,12 +300,12 @@ def _number_candidates(m: Emitter, op: Gather, chosen: int) -> None:
     """
     indices = Placed((op.groups * op.indices,), "float32")
     here = min(chosen, m.share(indices))
-    m.emit("number places", "popops::Iota", iota_cycles(m.tile, here), tiles=ceil_div(chosen, here))
-    tiles = m.tiles_of(indices)
-    constant = {"scalar": True, "exchange": INDEX_BYTES, "tiles": tiles}
-    m.integers("div", indices, "part of the table", **constant)
-    m.integers("mul", indices, "candidates before", **constant)
-    m.integers("add", indices, "candidate", exchange=m.tile_bytes(indices), tiles=tiles)
+    with m.loop(1, tiles=ceil_div(chosen, here)):
+        m.emit("number places", "popops::Iota", iota_cycles(m.tile, here))
+    with m.loop(1, tiles=m.tiles_of(indices)):
+        for function, name in (("div", "part of the table"), ("mul", "candidates before")):
+            m.integers(function, indices, name, scalar=True, exchange=INDEX_BYTES)
+        m.integers("add", indices, "candidate", exchange=m.tile_bytes(indices))
 
 
 def add_rows(
