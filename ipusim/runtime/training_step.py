@@ -16,7 +16,7 @@ from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica
 from ipusim.runtime.terms import UPDATE
 from ipusim.workload.graph import Graph, Norm
-from ipusim.workload.optimizers import norms
+from ipusim.workload.optimizers import kept_states, norms
 
 STATISTICS_BYTES = 8
 """Per channel: mean and mean square, or two sums of the gradient, in 32 bits (poplin Norms.cpp)."""
@@ -132,11 +132,9 @@ def norm_reductions(graph: Graph, config: RunConfig) -> tuple[collectives.Collec
 
 def _row_bytes(compiled: Compiled) -> int:
     """Bytes of the rows of a table in Streaming Memory; moments are stored in the table's type."""
-    kept = [state.name for state in compiled.update.with_role("state")]
-    kept = [name for name in kept if not name.endswith(".gradient")]
-    total = 0
+    states, total = kept_states(compiled.update), 0
     for name in compiled.graph.streamed:
-        moments = sum(state.startswith(f"{name}.") for state in kept)
+        moments = sum(state.name.startswith(f"{name}.") for state in states)
         total += (1 + moments) * compiled.graph.tensors[name].bytes
     return total
 

@@ -110,9 +110,14 @@ def update_graph(
     return g.finish()
 
 
+def kept_states(graph: Graph) -> list[Tensor]:
+    """Return what an update graph keeps from step to step: its states, gradients left out."""
+    return [state for state in graph.with_role("state") if not state.name.endswith(".gradient")]
+
+
 def state_bytes(graph: Graph) -> int:
-    """Return the bytes that an update graph keeps from step to step, gradients left out."""
-    return sum(t.bytes for t in graph.with_role("state") if not t.name.endswith(".gradient"))
+    """Return the bytes of these."""
+    return sum(state.bytes for state in kept_states(graph))
 
 
 def norms(optimizer: str, weight: Tensor) -> int:

@@ -14,6 +14,7 @@ from ipusim.runtime.phase_splits import forward_splits
 from ipusim.runtime.replica.partition import Partitioned, partition
 from ipusim.runtime.replica.phases import streams
 from ipusim.workload.graph import Graph
+from ipusim.workload.optimizers import kept_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,14 +166,15 @@ def _streamed(held: streams.Held, graph: Graph, config: RunConfig) -> streams.He
 def _shares(cut: Partitioned, backward: Sequence[int], compiled: Compiled) -> UpdateShares:
     """Share the weight update out: a parameter belongs to the first phase that reads it."""
     graph = compiled.update
+    state_bytes = {state.name: state.bytes for state in kept_states(graph)}
     cycles: dict[str, int] = {}
     states: dict[str, dict[str, int]] = {}
     for op, low in zip(graph.ops, compiled.update_program.ops, strict=True):
         name = streams.stored_as(cut.graph, op.source)
         cycles[name] = cycles.get(name, 0) + low.cycles
         for read in op.inputs:
-            if graph.tensors[read].role == "state" and not read.endswith(".gradient"):
-                states.setdefault(name, {})[read] = graph.tensors[read].bytes
+            if read in state_bytes:
+                states.setdefault(name, {})[read] = state_bytes[read]
     return UpdateShares(
         number_of={name: backward[cut.owners[name]] for name in cycles},
         cycles=cycles,
