@@ -26,27 +26,22 @@ def lower(
     chip: Chip,
     stack: Stack,
     *,
-    partials: str | None = None,
-    convolution_partials: str | None = None,
     host_dtype: str | None,
-    available_memory_proportion: float | None = None,
+    convolution_partials: str | None = None,
     layouts: Mapping[str, TensorLayout] | None = None,
 ) -> Program:
     """Lower a graph for one micro-batch to a program on one chip.
 
     Batch norm of the graph is folded or not as the stack does it; the chip has the tiles that
     compute (I/O tiles already taken away). Partials ("half" or "float") and the share of tile
-    memory for the temporaries of one operation are the stack's unless given; convolutions may have
-    partials of their own. Data that arrive from the host in another type than the graph's are
-    converted on the chip; eight-bit images are also normalised there (one scale, one offset per
-    channel). `layouts` has, by name, the layout of each tensor that is there at the start and is
-    not laid out for its consumer.
+    memory for the temporaries of one operation are the stack's, in which a run has put its own;
+    convolutions may have other partials. Data that arrive from the host in another type than the
+    graph's are converted on the chip; eight-bit images are also normalised there (one scale, one
+    offset per channel). `layouts` has, by name, the layout of each tensor that is there at the
+    start and is not laid out for its consumer.
     """
-    rules, convolution_rules = (
-        stack.planner_rules(kind, available_memory_proportion)
-        for kind in (partials, convolution_partials or partials)
-    )
-    state = LoweringState(graph, chip, stack, rules, convolution_rules, layouts or {})
+    rules = stack.planner_rules(), stack.planner_rules(convolution_partials)
+    state = LoweringState(graph, chip, stack, *rules, layouts or {})
     with convolutions_planned(state):
         ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
         ops += map(state.lower, graph.ops)

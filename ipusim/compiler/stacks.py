@@ -70,16 +70,13 @@ class Stack(Sourced, file="stacks", word="software stack"):
     loop_compute_set_cycles: int
     cut_partials_percent: int
 
-    def planner_rules(
-        self, partials: str | None = None, available_memory_proportion: float | None = None
-    ) -> PlannerRules:
-        """Return the rules of planning; what is not given is the stack's own."""
-        proportion = available_memory_proportion or self.available_memory_proportion
+    def planner_rules(self, partials: str | None = None) -> PlannerRules:
+        """Return the rules of planning, with partials of the stack's type or of another."""
         kind = resolve_name("partials type", partials or self.partials, PARTIALS_BYTES)
         return PlannerRules(
             era=self.planner_era,
             partials_bytes=PARTIALS_BYTES[kind],
-            available_memory_proportion=proportion,
+            available_memory_proportion=self.available_memory_proportion,
         )
 
     def in_loop(self) -> Self:

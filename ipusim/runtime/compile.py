@@ -14,7 +14,7 @@ from ipusim.compiler.program_cache import as_rewritten, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.argument_copies import with_arguments, without_arguments
-from ipusim.runtime.options.spec import RunConfig
+from ipusim.runtime.options.spec import OF_STACK, RunConfig
 from ipusim.runtime.phase_splits import forward_splits
 from ipusim.workload.folding import drop_dropout, fold_batch_norm, stable_norms
 from ipusim.workload.graph import Graph
@@ -51,8 +51,10 @@ class GraphJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileJob:
-    """What programs depend on, the key of every cache; the chip is without transfer tiles.
+    """What programs depend on, the key of every cache.
 
+    The chip is without transfer tiles, the stack has the partials and the share of memory of the
+    run.
     `arguments_in` says where operations copy their weights into functions: in the "program" of one
     chip or in each of its "stages" (`partition`), nowhere if empty. What phases load needs no copy.
     """
@@ -60,9 +62,7 @@ class CompileJob:
     graphs: GraphJob
     chip: Chip
     stack: Stack
-    partials: str
-    convolution_partials: str
-    available_memory_proportion: float
+    convolution_partials: str | None
     host_dtype: str | None
     arguments_in: str
 
@@ -177,10 +177,8 @@ def compile_run(model: Model, config: RunConfig) -> Compiled:
     job = CompileJob(
         graphs=graph_job(model, config),
         chip=replace(chip, tiles=chip.tiles - config.io_tiles),
-        stack=config.stack,
-        partials=config.partials,
-        convolution_partials=config.convolution_partials or config.partials,
-        available_memory_proportion=config.available_memory_proportion,
+        stack=replace(config.stack, **{name: getattr(config, name) for name in OF_STACK}),
+        convolution_partials=config.convolution_partials,
         host_dtype=config.host_dtype,
         arguments_in=arguments_in,
     )
@@ -211,8 +209,8 @@ def keeping_all() -> Iterator[None]:
 def _lowered(job: CompileJob) -> Compiled:
     """Lower the graphs of a job: the most expensive part of a simulation."""
     made = graphs(job.graphs)
-    target = ("chip", "stack", "partials", "convolution_partials", "available_memory_proportion")
-    lower = partial(_program, **{name: getattr(job, name) for name in target})
+    target = {"chip": job.chip, "stack": job.stack}
+    lower = partial(_program, **target, convolution_partials=job.convolution_partials)
     program = lower(made.micro_batch, host_dtype=job.host_dtype)
     if job.arguments_in == "program":
         program = Program(with_arguments(made.micro_batch, program.ops, job.chip))

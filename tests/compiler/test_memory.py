@@ -18,11 +18,8 @@ from ipusim.machine import load_chip
 from ipusim.workload import zoo
 from ipusim.workload.layers import GraphBuilder
 
-CHIP, STACK = load_chip("GC200"), load_stack("sdk-2.4")
+CHIP, STACK = load_chip("GC200"), replace(load_stack("sdk-2.4"), partials="float")
 BYTES = 1 * 4 * 64 * 64 * 4
-
-
-OPTIONS = {"partials": "float", "host_dtype": None, "available_memory_proportion": 0.6}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +30,7 @@ def fork():
     y = g.elementwise("y", "relu", x)
     z = g.elementwise("z", "relu", y)
     graph = g.finish(g.elementwise("sum", "add", z, y))
-    return graph, lower(graph, CHIP, STACK, **OPTIONS)
+    return graph, lower(graph, CHIP, STACK, host_dtype=None)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +54,7 @@ def test_parts_of_a_concatenation_are_its_memory():
     x = g.input("x", (1, 4, 64, 64))
     left, right = (g.elementwise(name, "relu", x) for name in ("left", "right"))
     graph = g.finish(g.elementwise("end", "neg", g.concat("both", left, right, axis=1)))
-    memory = measure(graph, lower(graph, CHIP, STACK, **OPTIONS), CHIP)
+    memory = measure(graph, lower(graph, CHIP, STACK, host_dtype=None), CHIP)
     held = [at(memory, name).chip_bytes for name in ("both", "end")]
     assert held == [2 * BYTES] * 2  # left and right, whose place the last one takes
 
@@ -103,7 +100,7 @@ def test_a_result_that_is_handed_out_lives_to_the_end():
     early = g.elementwise("early", "relu", x)
     late = g.elementwise("late", "relu", g.elementwise("between", "relu", x))
     graph = replace(g.finish(late), outputs=(early, late))
-    memory = measure(graph, lower(graph, CHIP, STACK, **OPTIONS), CHIP)
+    memory = measure(graph, lower(graph, CHIP, STACK, host_dtype=None), CHIP)
     assert at(memory, "late").chip_bytes == 2 * BYTES
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import marshal
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -16,8 +17,8 @@ from ipusim.machine import load_chip
 from ipusim.workload import zoo
 
 CHIP = load_chip("GC200")
-STACK = load_stack("sdk-2.4")
-OPTIONS = {"partials": "half", "host_dtype": "uint8", "available_memory_proportion": 0.3}
+STACK = replace(load_stack("sdk-2.4"), partials="half", available_memory_proportion=0.3)
+OPTIONS = {"host_dtype": "uint8", "convolution_partials": None}
 
 
 @pytest.fixture
@@ -68,7 +69,8 @@ def test_every_input_tells_programs_apart(folder, lowered):
         (graph(1).with_precision("32.32"), CHIP, STACK, OPTIONS),
         (graph(1), load_chip("Bow"), STACK, OPTIONS),
         (graph(1), CHIP, load_stack("sdk-3.x"), OPTIONS),
-        (graph(1), CHIP, STACK, OPTIONS | {"partials": "float"}),
+        (graph(1), CHIP, replace(STACK, partials="float"), OPTIONS),
+        (graph(1), CHIP, STACK, OPTIONS | {"convolution_partials": "float"}),
         (graph(1), CHIP, STACK, OPTIONS | {"host_dtype": None}),
     ]
     with keep_programs():

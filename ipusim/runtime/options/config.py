@@ -9,7 +9,7 @@ from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.errors import ConfigError, check_name
 from ipusim.machine import System, load, load_system
 from ipusim.runtime.options.frameworks import Framework
-from ipusim.runtime.options.spec import LIVENESS, OPTIONS, PHASES, STAGES, RunConfig
+from ipusim.runtime.options.spec import LIVENESS, OF_STACK, OPTIONS, PHASES, STAGES, RunConfig
 from ipusim.workload.optimizers import OPTIMIZERS
 from ipusim.workload.serialization import parse_serial_products
 
@@ -124,8 +124,7 @@ def _fill_in(values: dict[str, Any]) -> None:
     machine, stack, framework = values["system"], values["stack"], values["framework"]
     training, replicas = values["mode"] == "training", values["replicas"]
     decided: dict[str, Any] = {
-        "partials": stack.partials,
-        "available_memory_proportion": stack.available_memory_proportion,
+        **{name: getattr(stack, name) for name in OF_STACK},
         # In training and where transfers overlap, the input pipeline runs ahead of the chips.
         "batches_in_flight": 2 if training or values["overlap_io"] else 1,
         "device_iterations": 1 if training else framework.device_iterations,

@@ -68,6 +68,8 @@ WORKERS_PER_INSTANCE = 14
 """Worker processes of the vendor script: one NUMA node of 16 cores less 2 service processes
 (graphcore/examples applications/pytorch/cnns/train/rn50_pod16.sh)."""
 
+OF_STACK = ("partials", "available_memory_proportion")
+"""Options that take the place of properties of the stack."""
 MAX_IO_TILES = 192
 
 PHASES = "phases"

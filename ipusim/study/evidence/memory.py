@@ -8,7 +8,7 @@ says less than it would for other networks.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 
 import pandas as pd
@@ -47,11 +47,11 @@ class _Lowered:
 def _lowered(graphs: Graphs, stack: str, partials: str, *, state_stays: bool) -> _Lowered:
     """Lower and measure; optimiser state stays on the chip or visits it for the update only."""
     graph, update_graph = graphs.micro_batch, graphs.update
-    chip, profile = load_chip(CHIP), load_stack(stack)
-    program = lower(graph, chip, profile, partials=partials, host_dtype=None)
+    chip, profile = load_chip(CHIP), replace(load_stack(stack), partials=partials)
+    program = lower(graph, chip, profile, host_dtype=None)
     update, update_bytes, state = None, 0, 0
     if update_graph is not None:
-        update = lower(update_graph, chip, profile, partials=partials, host_dtype=None)
+        update = lower(update_graph, chip, profile, host_dtype=None)
         update_bytes = memory.measure(update_graph, update, chip).variable_bytes
         state = state_bytes(update_graph) if state_stays else 0
     return _Lowered(

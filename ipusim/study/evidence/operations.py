@@ -17,7 +17,7 @@ import pandas as pd
 from ipusim.compiler import memory
 from ipusim.compiler.eras import ERA_3_3
 from ipusim.compiler.lower import lower
-from ipusim.compiler.stacks import load_stack
+from ipusim.compiler.stacks import PARTIALS_BYTES, load_stack
 from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_vertex
 from ipusim.compiler.vertices.conv import PART
 from ipusim.files import evidence_records, read
@@ -116,15 +116,10 @@ def _compared(suite: Suite) -> Iterator[dict[str, object]]:
         for record in (line for line in records if suite.holds(line, target)):
             chip = replace(whole, tiles=option(record, "tiles-per-ipu", whole.tiles))
             graph, layouts = graph_of(record)
-            partials = record["partials_dtype"]
-            program = lower(
-                graph,
-                chip,
-                stack,
-                partials=partials if partials in ("half", "float") else None,
-                host_dtype=None,
-                layouts=layouts,
-            )
+            if (partials := record["partials_dtype"]) not in PARTIALS_BYTES:
+                partials = stack.partials
+            with_partials = replace(stack, partials=partials)
+            program = lower(graph, chip, with_partials, host_dtype=None, layouts=layouts)
             measured = memory.measure(graph, program, chip)
             used = measured.total_bytes if suite.counts_code else measured.total_bytes_uncompiled
             published = int(record["cycles"])

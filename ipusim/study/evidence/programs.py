@@ -6,12 +6,13 @@ execution alone. The body of a loop counts once, as it does in a profile.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import pandas as pd
 
 from ipusim.compiler.lower import lower
 from ipusim.compiler.program import Superstep
-from ipusim.compiler.stacks import load_stack
+from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.files import evidence_records
 from ipusim.machine import load_chip
 from ipusim.study.evidence.memory import CHIP, PROFILED_STACK
@@ -30,22 +31,17 @@ def programs_of(step: Superstep) -> int:
 def lowered_programs(network: str) -> Counter[str]:
     """Count the programs of a network of `PROFILED` by phase."""
     profiled, found = PROFILED[network], Counter[str]()
-    graphs = profiled.build()
+    graphs, stack = profiled.build(), load_stack(PROFILED_STACK)
+    proportion = profiled.memory_proportion or stack.available_memory_proportion
+    stack = replace(stack, partials=profiled.partials, available_memory_proportion=proportion)
     for graph in filter(None, (graphs.micro_batch, graphs.update)):
-        for phase, count in _by_phase(graph, profiled.partials, profiled.memory_proportion):
+        for phase, count in _by_phase(graph, stack):
             found[phase] += count
     return found
 
 
-def _by_phase(graph: Graph, partials: str, proportion: float | None) -> list[tuple[str, int]]:
-    program = lower(
-        graph,
-        load_chip(CHIP),
-        load_stack(PROFILED_STACK),
-        partials=partials,
-        host_dtype=None,
-        available_memory_proportion=proportion,
-    )
+def _by_phase(graph: Graph, stack: Stack) -> list[tuple[str, int]]:
+    program = lower(graph, load_chip(CHIP), stack, host_dtype=None)
     counts = (sum(map(programs_of, op.steps)) for op in program.ops)
     return list(zip((op.phase for op in graph.ops), counts, strict=True))
 

@@ -219,7 +219,8 @@ def test_elements_of_merged_groups_move_one_by_one():
     layer = conv(batch=4, in_channels=512, out_channels=512, groups=512, field=(14, 14),
                  stride=(2, 2), padding_lower=(1, 1), padding_upper=(0, 0))  # fmt: skip
     graph = training_graph(layer)
-    program = lower(graph.validate(), chip, STACK, partials="float", host_dtype=None)
+    stack = replace(STACK, partials="float")
+    program = lower(graph.validate(), chip, stack, host_dtype=None)
     (gradient,) = (op for op in program.ops if op.name == "forward.data_gradient")
     assert (gradient.transform, gradient.plan) == ("combine 8", "AMP nx1 1x8x8 / g64 b2 f03 f13")
     turned, moved = gradient.steps[:2]
