@@ -106,7 +106,7 @@ class _Nodes:
         """Return a node, its bodies as programs; refuse what onnx does not define."""
         if item.op_type == "ZipMap":
             # The names that it gives to the scores of classes stay on the host.
-            item = replace(item, op_type="Identity", domain="", given={})
+            item = replace(item, op_type="Identity", domain="", attributes={})
         if item.domain not in _DOMAINS or not onnx.defs.has(item.op_type, item.domain):
             domain = f" of domain {item.domain!r}" if item.domain else ""
             advice = (
@@ -120,7 +120,7 @@ class _Nodes:
                 f"Operator {item.op_type!r}{domain}, node {item.name!r}, is not supported; "
                 f"{advice}."
             )
-        given = item.given.items()
+        given = item.attributes.items()
         graphs = {name: value for name, value in given if isinstance(value, onnx.GraphProto)}
         outer = dict.fromkeys(name for graph in graphs.values() for name in taken(graph))
         return Node(
@@ -169,5 +169,5 @@ def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray | N
     """Compute a node by ONNX's own definition, in the types of its inputs (`WorkloadError`)."""
     given = {name: array for name, array in zip(node.inputs, inputs, strict=True) if name}
     names = {"input": list(node.inputs), "output": list(node.outputs)}
-    item = FileNode(op_type=node.op, domain=node.domain, given=dict(node.attributes), **names)
+    item = FileNode(op_type=node.op, domain=node.domain, attributes=dict(node.attributes), **names)
     return evaluated(item, node.opset, given, f"Operator {node.op!r}, node {node.name!r},")

@@ -52,7 +52,7 @@ def same_as(
         operands = [p.floating(place) if quantised else p.input(place) for place in chosen]
         own = p.reading({}, channels_last=None).node
         kind = op_type or own.op_type.removeprefix("QLinear")
-        result = p(kind, *operands, **own.given, **more)
+        result = p(kind, *operands, **own.attributes, **more)
         return _rectified(p, result, zero) if zero else result
 
     return recipe
@@ -68,8 +68,8 @@ def _rectified(p: Parts, x: str, zero: int) -> str:
     if node is None or node.op_type not in _BEFORE_RELU:
         return x
     # A sum with one number is a piece of a function, such as 1 + erf(x).
-    zero_array, given = p.known(zero), p.context.given(node)
-    if zero_array is None or any(value.static and value.elements == 1 for value in given):
+    zero_array, inputs = p.known(zero), p.context.inputs(node)
+    if zero_array is None or any(value.static and value.elements == 1 for value in inputs):
         return x
     smallest = zero_array.dtype.kind in "iu" and zero_array == np.iinfo(zero_array.dtype).min
     return p("Relu", x) if np.all(smallest) else x
@@ -223,10 +223,10 @@ def _skip_norm(p: Parts) -> str:
 
 def _norm(p: Parts, x: str, scale: int, shift: int) -> str:
     """Visit the norm of x with a scale, and if it has one a shift, at these places."""
-    given = {"axis": -1, "epsilon": p.get("epsilon", 1e-5)}
+    along = {"axis": -1, "epsilon": p.get("epsilon", 1e-5)}
     if not shift:
-        return p("RMSNormalization", x, p.input(scale), **given)
-    return p("LayerNormalization", x, *filter(None, (p.input(scale), p.input(shift))), **given)
+        return p("RMSNormalization", x, p.input(scale), **along)
+    return p("LayerNormalization", x, *filter(None, (p.input(scale), p.input(shift))), **along)
 
 
 def _embed_norm(p: Parts) -> str:
@@ -287,7 +287,7 @@ def _lp_norm(p: Parts) -> str:
 
 def _lp_pool(p: Parts) -> str:
     kind = p.node.op_type.replace("Lp", "Average")
-    return p("Sqrt", p(kind, p("Square", p.input(0)), **p.reading({}, p=None).node.given))
+    return p("Sqrt", p(kind, p("Square", p.input(0)), **p.reading({}, p=None).node.attributes))
 
 
 def _eye(p: Parts) -> str:
@@ -326,7 +326,7 @@ def _fused_matmul(p: Parts) -> str:
 def _fused(p: Parts, op_type: str) -> str:
     """A product with an addition and an activation."""
     kind = str(p.get("activation", ""))
-    inner = {k: v for k, v in p.node.given.items() if not k.startswith("activation")}
+    inner = {k: v for k, v in p.node.attributes.items() if not k.startswith("activation")}
     result = p.sum(p(op_type, *filter(None, p.node.input[:3]), **inner), p.input(3))
     return p(kind, result) if kind else result
 
@@ -508,7 +508,7 @@ def _both_ways(p: Parts) -> None:
         functions = stated[len(stated) // 2 * place :][: len(stated) // 2]
         layer = p.reading(own, direction=direction, activations=functions or None).node
         outs = [""] * len(layer.output)
-        sides.append(p.several(layer.op_type, outs, *layer.input, **layer.given))
+        sides.append(p.several(layer.op_type, outs, *layer.input, **layer.attributes))
     for place, pair in enumerate(zip(*sides, strict=True)):
         if p.out(place):
             p("Concat", *pair, axis=0 if place else 1, out=p.out(place))
@@ -519,7 +519,7 @@ def _batch_first(p: Parts) -> None:
     batched = [place for place in (0, 5, 6) if p.has(place)]
     p = p.reading({i: p.transpose(p.input(i), 1, 0, 2) for i in batched}, layout=None)
     outs = [""] * len(p.node.output)
-    for place, x in enumerate(p.several(p.node.op_type, outs, *p.node.input, **p.node.given)):
+    for place, x in enumerate(p.several(p.node.op_type, outs, *p.node.input, **p.node.attributes)):
         if p.out(place):
             p.transpose(x, *((1, 0, 2) if place else (2, 0, 1, 3)), out=p.out(place))
 
@@ -530,7 +530,7 @@ def _quantised_lstm(p: Parts) -> None:
     shapes = {place: p.shape(place) for place in (1, 2)}
     stored = {place: p.stored(sides, n, m) for place, (sides, m, n) in shapes.items()}
     operands = p.reading(stored).node.input[:8]
-    p.several("LSTM", p.node.output, *operands, **p.node.given)
+    p.several("LSTM", p.node.output, *operands, **p.node.attributes)
 
 
 COMPOSITES = by_domain(

@@ -48,20 +48,20 @@ class Folding:
 
     def computes(self, node: Node) -> bool:
         """Whether the values of a node's results can be known: those of all its inputs are."""
-        given = self.context.given(node)
-        known = all(value.array is not None for value in given) and onnx.defs.has(node.op_type)
+        inputs = self.context.inputs(node)
+        known = all(value.array is not None for value in inputs) and onnx.defs.has(node.op_type)
         known = known and not node.op_type.startswith(RANDOM) and not node.domain
-        return known and self._numbers(node, given) <= _MOST_NUMBERS
+        return known and self._numbers(node, inputs) <= _MOST_NUMBERS
 
-    def _numbers(self, node: Node, given: list[Value]) -> int:
+    def _numbers(self, node: Node, inputs: list[Value]) -> int:
         """Return about how many numbers computing a node takes, at most."""
-        reach = [n for name in _REACH for n in node.given.get(name) or ()]
+        reach = [n for name in _REACH for n in node.get(name) or ()]
         if node.op_type in _PRODUCTS:
-            reach += [value.elements for value in given]
+            reach += [value.elements for value in inputs]
         elif node.op_type in _SIZED:
-            sizes = [value.array for value in given[:2] if value.elements == 1]
+            sizes = [value.array for value in inputs[:2] if value.elements == 1]
             reach += [int(array.item()) for array in sizes if array.dtype.kind in "iu"]
-        return sum(value.elements for value in given) * prod(1 + abs(n) for n in reach)
+        return sum(value.elements for value in inputs) * prod(1 + abs(n) for n in reach)
 
     def fold(self, node: Node, results: Results | None) -> None:
         """Record results as constants, with values if they are few or no rule told their shapes."""
@@ -72,21 +72,21 @@ class Folding:
         if results is None:
             kind = helper.np_dtype_to_tensor_dtype
             results = [((), 0) if a is None else (a.shape, kind(a.dtype)) for a in arrays]
-        learnable, given = self._learnable(node), self.context.given(node)
+        learnable, inputs = self._learnable(node), self.context.inputs(node)
         found = zip(node.output, results, arrays or repeat(None), strict=False)
         for name, (shape, kind), array in found:
             if name:
                 shape = shape if array is None else array.shape
                 value = Value(shape=shape, elem_type=kind, static=True, array=array)
                 value.learnable, value.root = learnable, self._root(node, name)
-                value.counted = any(one.counted for one in given)
+                value.counted = any(one.counted for one in inputs)
                 self.context.record(node, name, value)
 
     def _held(self, node: Node) -> None:
         """Constant: what the file stores in it; in some files these are the weights."""
-        tensor = node.given.get("value")
+        tensor = node.get("value")
         for kind, dtype in (("int", np.int64), ("float", np.float32)):
-            numbers = node.given.get(f"value_{kind}s", node.given.get(f"value_{kind}"))
+            numbers = node.get(f"value_{kind}s", node.get(f"value_{kind}"))
             if numbers is not None:
                 tensor = numpy_helper.from_array(np.array(numbers, dtype))
         if tensor is None:
@@ -100,7 +100,7 @@ class Folding:
     def _sizes(self, node: Node) -> None:
         """Shape and Size: known now, of constants and run-time values alike."""
         shape = self.context.shape(node.input[0])
-        array = np.array(shape[node.given.get("start", 0) : node.given.get("end", len(shape))])
+        array = np.array(shape[node.get("start", 0) : node.get("end", len(shape))])
         if node.op_type == "Size":
             array = np.array(prod(shape))
         self.context.constant(node.output[0], array.astype(np.int64))
@@ -110,7 +110,7 @@ class Folding:
         feed = {name: self.context.values[name].array for name in node.input if name}
         if node.op_type in _RESHAPED and results is not None:
             return [feed[node.input[0]].reshape(results[0][0])]
-        if node.op_type == "Cast" and self.context.given(node)[0].elem_type == node.given["to"]:
+        if node.op_type == "Cast" and self.context.inputs(node)[0].elem_type == node.get("to"):
             # Of the condition of a loop, in every round.
             return [feed[node.input[0]]]
         label = f"The {node.op_type} node {node.label!r}"
@@ -121,7 +121,7 @@ class Folding:
         """Whether results are learnt: where weights are, not of masks and numbers alone."""
         if node.op_type in _OF_POSITIONS:
             return False
-        values = self.context.given(node)
+        values = self.context.inputs(node)
         kinds = {value.learnable for value in values}
         if any(value.trained for value in values):
             return True
@@ -130,13 +130,13 @@ class Folding:
     def _root(self, node: Node, name: str) -> str | None:
         """Return whose memory a result shares: of what it reshapes, or of the first one alike."""
         if node.op_type in _SHAPE_ONLY and any(node.input):
-            return self.context.given(node)[0].root
+            return self.context.inputs(node)[0].root
         sources = tuple(self._source(x) for x in node.input if x)
         if not sources and name_in_body(name) == name:
             return None
         # The rounds of a loop compute a constant again and again.
-        given = repr(sorted(node.given.items()))
-        own = (sources, node.output.index(name), given) if sources else name_in_body(name)
+        attributes = repr(sorted(node.attributes.items()))
+        own = (sources, node.output.index(name), attributes) if sources else name_in_body(name)
         return self._computed.setdefault((node.op_type, own), name)
 
     def _source(self, name: str) -> object:

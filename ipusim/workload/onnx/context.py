@@ -83,7 +83,7 @@ class ImportContext:
             raise node.error(f"reads {name!r}, which nothing before it computes")
         return self.values[name]
 
-    def given(self, node: Node) -> list[Value]:
+    def inputs(self, node: Node) -> list[Value]:
         """Return what is known about the inputs of a node that are given."""
         return [self.value(name, node) for name in node.input if name]
 

@@ -38,7 +38,7 @@ _MAY_END = "loops that data may end earlier run as often as they may"
 
 def _body(p: Parts, attribute: str, prefix: str, *given: str) -> list[str]:
     """Visit a branch or loop body, its inputs bound to values; return what it gives."""
-    graph: onnx.GraphProto = p.node.given[attribute]
+    graph: onnx.GraphProto = p.node.attributes[attribute]
     bound = dict(zip((item.name for item in graph.input), given, strict=False))
     for tensor in graph.initializer:
         # One for all rounds of a loop.
@@ -133,7 +133,7 @@ def _round(
 
     ``before`` are the number of the round and the condition of a body that counts.
     """
-    body: onnx.GraphProto = p.node.given["body"]
+    body: onnx.GraphProto = p.node.attributes["body"]
     renamed = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity"}
     # Of the number and the condition the latter alone is a result.
     ahead = int(bool(before))
@@ -168,10 +168,8 @@ def _looped(p: Parts, result: str, op_type: str, name: str, *inputs: str, axis: 
     if value.array is not None and not value.array.any():
         # Zeros are no parameter, not even of one item.
         name = p.context.constant(f"{result}.from", value.array)
-    given = {"axis": axis}
-    p.walk.visit(
-        Node(op_type=op_type, input=[name, *inputs], output=[result], name=result, given=given)
-    )
+    ends = {"input": [name, *inputs], "output": [result]}
+    p.walk.visit(Node(op_type=op_type, name=result, attributes={"axis": axis}, **ends))
     return result
 
 
@@ -200,7 +198,7 @@ def _scan(p: Parts) -> None:
     """Scan over an axis of its inputs: unrolled, in whichever direction."""
     if refused := scan_refusal(p.opset):
         raise p.node.error(refused)
-    count = p.node.given["num_scan_inputs"]
+    count = p.node.attributes["num_scan_inputs"]
     carried, rounds = p.node.input[: len(p.node.input) - count], []
     scanned = p.node.input[len(carried) :]
     axes = p.get("scan_input_axes") or [0] * count
@@ -237,8 +235,8 @@ def _join(
         return
     if new_axis:
         pieces = [p("Unsqueeze", piece, [axis]) for piece in pieces]
-    given = {"in_place": in_place} if p.context.running(pieces) else {}
-    p("Concat", *pieces, out=output, axis=axis, **given)
+    in_memory = {"in_place": in_place} if p.context.running(pieces) else {}
+    p("Concat", *pieces, out=output, axis=axis, **in_memory)
 
 
 # -- sequences and optional values: names, which cost nothing until tensors are joined ---------

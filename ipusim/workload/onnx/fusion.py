@@ -136,11 +136,11 @@ class Pieces:
         return None
 
     def replace(
-        self, node: Node, op_type: str, operands: list[str], kind: str = "", **given: object
+        self, node: Node, op_type: str, operands: list[str], kind: str = "", **attributes: object
     ) -> None:
         """Let a node make what it makes in another way, and count it as a fusion of a kind."""
         self.forget(node)
-        node.op_type, node.input, node.given = op_type, operands, given
+        node.op_type, node.input, node.attributes = op_type, operands, attributes
         self.add(node)
         if kind:
             self.context.fused[kind] += 1
@@ -156,12 +156,12 @@ class Pieces:
         self.context.fused[kind] += 1
 
     def join(
-        self, members: list[Node], op_type: str, source: str, kind: str, **given: object
+        self, members: list[Node], op_type: str, source: str, kind: str, **attributes: object
     ) -> None:
         """Let one node make the results of several, in their order, under the name of the first."""
         first = min(members, key=self.context.nodes.index)
-        results = [node.output[0] for node in members]
-        node = Node(op_type=op_type, name=first.name, input=[source], output=results, given=given)
+        ends = {"input": [source], "output": [node.output[0] for node in members]}
+        node = Node(op_type=op_type, name=first.name, attributes=attributes, **ends)
         self.swap(members, node, kind=kind)
 
     def forget(self, node: Node) -> None:
@@ -359,7 +359,7 @@ def global_mean(pieces: Pieces, node: Node) -> None:
     """The mean over the whole field of images or volumes is their global pool."""
     shape = pieces.shape(node.input[0])
     found(len(shape) > 3 and _axes(pieces, node) == list(range(2, len(shape))) and 0 not in shape)
-    found(bool(node.given.get("keepdims", 1)))
+    found(bool(node.get("keepdims", 1)))
     pieces.replace(node, "GlobalAveragePool", node.input[:1], "global pool")
 
 
@@ -369,9 +369,9 @@ def flat_rows(pieces: Pieces, node: Node) -> None:
     readers = list(pieces.readers.get(product, ()))
     found({reader.op_type for reader in readers} == {"Reshape"} and product not in pieces.kept)
     plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
-    found(node.has(2) and all(node.given.get(key, one) == one for key, one in plain.items()))
+    found(node.has(2) and all(node.get(key, one) == one for key, one in plain.items()))
     (x, _), (_, weights, bias) = before.input, node.input
-    if node.given.get("transB", 0):
+    if node.get("transB", 0):
         found(pieces.is_static(weights))
         # In the same memory.
         stored = pieces.context.values[weights]
@@ -432,7 +432,7 @@ def guarded(pieces: Pieces, node: Node) -> None:
 
 def scaled_back(pieces: Pieces, node: Node) -> None:
     """The scale behind a product of integers, which as floats have it already."""
-    found(bool(node.given.pop("integers", 0)))
+    found(bool(node.attributes.pop("integers", 0)))
     scale = found(pieces.only(node.output[0], "Mul"))
     found(any(pieces.is_static(name) for name in scale.input))
     pieces.replace(scale, "Identity", node.output[:1], "scales of integers")
@@ -454,7 +454,7 @@ def flags(pieces: Pieces, node: Node) -> None:
     """A product reads the transpose of an operand as it lies: poplin takes any view of it."""
     for place, flag in ((0, "transA"), (1, "transB")):
         turned = pieces.maker(node.input[place], "Transpose")
-        order = list(turned.given.get("perm", ())) if turned is not None else []
+        order = list(turned.get("perm", ())) if turned is not None else []
         swaps = len(order) > 1 and order[-2] == len(order) - 1
         if not swaps or pieces.only(node.input[place], "MatMul") is not node:
             continue
@@ -466,7 +466,7 @@ def flags(pieces: Pieces, node: Node) -> None:
             turned.output = [name]
             pieces.replace(turned, "Transpose", [source], perm=order)
         pieces.read(node, place, name)
-        node.given[flag] = 1
+        node.attributes[flag] = 1
         pieces.context.fused["transposed operands"] += 1
 
 
@@ -478,7 +478,7 @@ def turned_back(pieces: Pieces, node: Node) -> None:
     functions = list(_functions_before(pieces, node))
     name = functions[-1][1] if functions else node.input[0]
     before = found(pieces.maker(name, "Transpose"))
-    first, second = found(before.given.get("perm")), found(node.given.get("perm"))
+    first, second = found(before.get("perm")), found(node.get("perm"))
     found(len(before.output) == len(node.output) == 1)
     found([first[axis] for axis in second] == sorted(first))
     source = before.input[0]
@@ -542,7 +542,7 @@ def partitions(pieces: Pieces) -> None:
 def _range(pieces: Pieces, node: Node) -> tuple[int, range]:
     """Return the axis and the places of a Slice along one axis by steps of one."""
     found(node.op_type == "Slice" and not pieces.running(node.input[1:]))
-    if any(value.counted for value in pieces.context.given(node)[1:]):
+    if any(value.counted for value in pieces.context.inputs(node)[1:]):
         # The chip cuts it in the rounds of a loop; only whole bags leave that (`bags`).
         found(pieces.only(node.output[0], "Gather", *_SUMS))
     cuts = sliced(Call(pieces.context, node))
@@ -554,7 +554,7 @@ def bags(pieces: Pieces) -> None:
     """Parts of one length, each summed and all joined, are one sum along an axis of its own."""
     # Exporters write torch's EmbeddingBag as a loop over bags, which may look up their rows.
     for node in list(pieces.context.nodes):
-        if node.op_type == "Concat" and node.given.get("axis") == 0:
+        if node.op_type == "Concat" and node.get("axis") == 0:
             with suppress(NoMatch):
                 _join_bags(pieces, node)
 
@@ -566,7 +566,7 @@ def _join_bags(pieces: Pieces, joint: Node) -> None:
     kinds = {node.op_type for node in sums}
     found(len(kinds) == 1 and all(_axes(pieces, node) == [0] for node in sums))
     lookups = [pieces.maker(node.input[0], "Gather") for node in sums]
-    looks_up = all(node and node.given.get("axis", 0) == 0 for node in lookups)
+    looks_up = all(node and node.get("axis", 0) == 0 for node in lookups)
     parts = [node.input[1 if looks_up else 0] for node in (lookups if looks_up else sums)]
     tables = {node.input[0] for node in lookups} if looks_up else set()
     cut = found(pieces.maker(parts[0], "Split"))
@@ -585,9 +585,9 @@ def _join_bags(pieces: Pieces, joint: Node) -> None:
         inputs = [tables.pop(), x] if kind == "Gather" else [x]
         fresh.append(Node(op_type=kind, input=inputs, output=[name], name=name))
         x = name
-    given = {"axes": [1], "keepdims": 0}
-    whole = {"name": joint.name, "input": [x], "output": joint.output, "given": given}
-    fresh.append(Node(op_type=kinds.pop(), **whole))
+    ends = {"input": [x], "output": joint.output}
+    along = {"axes": [1], "keepdims": 0}
+    fresh.append(Node(op_type=kinds.pop(), name=joint.name, attributes=along, **ends))
     pieces.swap([joint], *fresh, kind="bags in one sum")
 
 
@@ -600,7 +600,7 @@ def siblings(pieces: Pieces) -> None:
         part = pieces.made.get(pieces.source(node.input[0], _VIEWS))
         cuts = part is not None and part.op_type in ("Split", "Slice", "Gather")
         if cuts and not pieces.running(part.input[1:]):
-            order = tuple(node.given.get("perm", ()))
+            order = tuple(node.get("perm", ()))
             families.setdefault((part.input[0], order), []).append(node)
     for (source, _), members in families.items():
         total = sum(prod(pieces.shape(node.output[0])) for node in members)
@@ -651,7 +651,7 @@ def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> N
         fresh.append(joined("Add", stem, ".biased", (sum(widths),), vectors))
     lasts = [bias or node for bias, node in zip(biases, members, strict=True)]
     ends = {"input": fresh[-1].output, "output": [node.output[0] for node in lasts]}
-    split = Node(op_type="Split", name=f"{label}.split", given={"axis": -1}, **ends)
+    split = Node(op_type="Split", name=f"{label}.split", attributes={"axis": -1}, **ends)
     pieces.swap([*members, *lasts], *fresh, split, kind="q, k, v in one product")
 
 
@@ -700,8 +700,8 @@ def once(context: ImportContext) -> None:
         node.input = [names.get(name, name) for name in node.input]
         if node.op_type.startswith(_NEVER_THE_SAME):
             continue
-        given = node.op_type, node.domain, len(node.output), repr(sorted(node.given.items()))
-        first = known.setdefault((*given, *map(same, node.input)), node.output)
+        form = node.op_type, node.domain, len(node.output), repr(sorted(node.attributes.items()))
+        first = known.setdefault((*form, *map(same, node.input)), node.output)
         if name_in_body(first[0]) != name_in_body(node.output[0]):
             names.update(zip(node.output, first, strict=True))
 

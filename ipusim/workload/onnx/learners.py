@@ -56,8 +56,8 @@ def _scored(p: Parts, scores: str) -> None:
     """Transform scores and, in a classifier, choose the best."""
     place = int(p.node.op_type.endswith("Classifier"))
     kind = _TRANSFORMS.get(str(p.get("post_transform", "NONE")), "Identity")
-    given = {"axis": -1} if kind == "Softmax" else {}
-    scores = p(kind, scores, out=p.out(place), **given)
+    along = {"axis": -1} if kind == "Softmax" else {}
+    scores = p(kind, scores, out=p.out(place), **along)
     if place and p.out():
         p.note(_LABELS)
         p("ArgMax", scores, axis=1, keepdims=0, out=p.out())
@@ -93,7 +93,8 @@ def _features(p: Parts) -> str:
 def _encoded(p: Parts) -> str:
     """LabelEncoder, CategoryMapper and OneHotEncoder: a comparison with every key."""
     x = p.input(0)
-    keys = _listed(p, *(n for n in p.node.given if n.startswith(("keys_", "cats_", "classes_"))))
+    of_keys = ("keys_", "cats_", "classes_")
+    keys = _listed(p, *(name for name in p.node.attributes if name.startswith(of_keys)))
     rank = len(p.shape(x))
     wide = p("Unsqueeze", x, [rank])
     if not p.is_float(wide):
@@ -101,7 +102,7 @@ def _encoded(p: Parts) -> str:
     hits = p("Cast", p("Equal", wide, np.arange(max(1, len(keys)), dtype=np.float32)), to=1)
     if p.node.op_type == "OneHotEncoder":
         return hits
-    values = [name for name in p.node.given if name.startswith("values_")]
+    values = [name for name in p.node.attributes if name.startswith("values_")]
     numeric = any("float" in name for name in values)
     table = np.arange(max(1, len(keys))).astype(np.float32 if numeric else np.int64)
     return p("Gather", table, p("ArgMax", hits, axis=-1, keepdims=0), axis=0)

@@ -50,7 +50,7 @@ class Scope:
             name=self.prefix + name if name else "",
             input=inputs,
             output=[self.names[name] for name in proto.output],
-            given=decoded(proto.attribute, self.attributes),
+            attributes=decoded(proto.attribute, self.attributes),
             scope=self,
         )
 
@@ -62,7 +62,7 @@ class Node:
     op_type: str
     input: list[str]
     output: list[str]
-    given: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     domain: str = ""
     scope: Scope = field(default_factory=Scope)  # its branches and loop bodies take names from it
@@ -72,15 +72,19 @@ class Node:
         """Its own name, or that of its first result where it has none."""
         return self.name or next(filter(None, self.output), "?")
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute."""
+        return self.attributes.get(name, default)
+
     def has(self, place: int) -> bool:
         """Whether an optional input is given."""
         return len(self.input) > place and bool(self.input[place])
 
     def proto(self) -> onnx.NodeProto:
         """Return the node as a file would have it; of an empty list no type is known."""
-        given = {key: item for key, item in self.given.items() if item is not None and item != []}
+        known = {k: one for k, one in self.attributes.items() if one is not None and one != []}
         return helper.make_node(
-            self.op_type, self.input, self.output, name=self.name, domain=self.domain, **given
+            self.op_type, self.input, self.output, name=self.name, domain=self.domain, **known
         )
 
     def error(self, what: str) -> WorkloadError:
@@ -97,7 +101,7 @@ def scope_of(call: Node, function: onnx.FunctionProto, prefix: str) -> Scope:
         results={
             own: name for own, name in zip(function.output, call.output, strict=False) if name
         },
-        attributes={**decoded(function.attribute_proto, {}), **call.given},
+        attributes={**decoded(function.attribute_proto, {}), **call.attributes},
         functions=(*call.scope.functions, (function.domain, function.name)),
     )
 

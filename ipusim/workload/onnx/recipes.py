@@ -53,21 +53,20 @@ class Parts(Call):
         else:
             self("Identity", result, out=name)
 
-    def __call__(self, op_type: str, *inputs: Operand, out: str = "", **given: object) -> str:
+    def __call__(self, op_type: str, *inputs: Operand, out: str = "", **attributes: object) -> str:
         """Visit a node; return the name of its first result."""
-        return self.several(op_type, [out], *inputs, **given)[0]
+        return self.several(op_type, [out], *inputs, **attributes)[0]
 
     def several(
-        self, op_type: str, outs: Sequence[str], *inputs: Operand, **given: object
+        self, op_type: str, outs: Sequence[str], *inputs: Operand, **attributes: object
     ) -> list[str]:
         """Visit a node of several results; return their names, also of those that had none."""
         stem = f"{self.label}.{op_type}{next(self._numbers)}"
         names = [out or f"{stem}.out" + f".{place}" * (place > 0) for place, out in enumerate(outs)]
         operands = [self._operand(item, f"{stem}.in{place}") for place, item in enumerate(inputs)]
         self.walk.nodes.count()
-        self.walk.visit(
-            Node(op_type=op_type, input=operands, output=names, given=dict(given), name=stem)
-        )
+        node = Node(op_type=op_type, input=operands, output=names, name=stem, attributes=attributes)
+        self.walk.visit(node)
         return names
 
     def _operand(self, item: Operand, name: str) -> str:
@@ -78,12 +77,13 @@ class Parts(Call):
             item = np.array(item, np.float32 if isinstance(item, float) else np.int64)
         return self.context.constant(name, item)
 
-    def reading(self, inputs: dict[int, str], **given: object) -> Parts:
+    def reading(self, inputs: dict[int, str], **attributes: object) -> Parts:
         """Return the composite with other inputs at places; attributes that are None fall away."""
         other = copy(self)
         operands = [inputs.get(place, name) for place, name in enumerate(self.node.input)]
-        kept = {k: v for k, v in {**self.node.given, **given}.items() if v is not None}
-        other.node = replace(self.node, input=operands, given=kept)
+        attributes = self.node.attributes | attributes
+        present = {name: value for name, value in attributes.items() if value is not None}
+        other.node = replace(self.node, input=operands, attributes=present)
         return other
 
     def input(self, place: int) -> str:
@@ -159,9 +159,9 @@ Recipe = Callable[[Parts], str | None]
 
 def form(node: Node) -> str:
     """Return the domain of a node, or what stands in its place."""
-    if node.given.get("layout") == 1:
+    if node.get("layout") == 1:
         return BATCH_FIRST
-    return BOTH_WAYS if node.given.get("direction") == "bidirectional" else node.domain
+    return BOTH_WAYS if node.get("direction") == "bidirectional" else node.domain
 
 
 def by_domain(tables: Mapping[str, Mapping[str, Recipe]]) -> dict[tuple[str, str], Recipe]:

@@ -43,8 +43,8 @@ def _by_reference(node: Node, opset: int, given: dict[str, Any]) -> list[Any]:
     """Evaluate a model of one node: operators that are functions of its types need them."""
     if len(node.input) > 1 and node.op_type in _AS_INPUTS:
         schema = onnx.defs.get_schema(node.op_type)
-        kept = {name: value for name, value in node.given.items() if name in schema.attributes}
-        node, opset = replace(node, given=kept), max(opset, schema.since_version)
+        kept = {name: value for name, value in node.attributes.items() if name in schema.attributes}
+        node, opset = replace(node, attributes=kept), max(opset, schema.since_version)
     until, newest = _FORMS.get(node.op_type, (0, None))
     nodes = (newest(node, given) if opset < until else None) or [node]
     graph = helper.make_graph(
@@ -69,7 +69,7 @@ def _typed(name: str, value: np.ndarray | list[np.ndarray]) -> onnx.ValueInfoPro
 
 def _elements(node: Node, data: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Take single elements, of any axis and with fewer indices than data beside it."""
-    axis = node.given.get("axis", 0) % data.ndim
+    axis = node.get("axis", 0) % data.ndim
     ends = [data.shape[i] if i == axis else n for i, n in enumerate(places.shape)]
     return np.take_along_axis(data[tuple(map(slice, ends))], places, axis)
 
@@ -80,7 +80,7 @@ def _suppressed(
     """Keep boxes by NonMaxSuppression: (image, class, box) of each, the best of a class first."""
     told = [None if item is None else np.reshape(item, -1)[0] for item in limits]
     most, overlap, least = [*told, None, None, None][:3]
-    centred = bool(node.given.get("center_point_box", 0))
+    centred = bool(node.get("center_point_box", 0))
     found = []
     for image, label in np.ndindex(scores.shape[:2]):
         low, high = _corners(boxes[image], centred=centred)
@@ -112,24 +112,23 @@ def _corners(boxes: np.ndarray, *, centred: bool) -> tuple[np.ndarray, np.ndarra
 
 def _local_response(node: Node, x: np.ndarray) -> np.ndarray:
     """LRN: divide by a power of the mean square of channels around each one."""
-    given = node.given
-    size, alpha = given["size"], given.get("alpha", 1e-4)
+    size, alpha = node.attributes["size"], node.get("alpha", 1e-4)
     before = (size - 1) // 2
     around = [(0, 0)] * x.ndim
     around[1] = (before, size - 1 - before)
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(x * x, around), size, axis=1)
-    scale = given.get("bias", 1.0) + alpha / size * windows.sum(axis=-1)
-    return (x / scale ** given.get("beta", 0.75)).astype(x.dtype)
+    scale = node.get("bias", 1.0) + alpha / size * windows.sum(axis=-1)
+    return (x / scale ** node.get("beta", 0.75)).astype(x.dtype)
 
 
 def _norm(node: Node, x: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
-    order = node.given.get("p", 2)
+    order = node.get("p", 2)
     return (np.abs(x) ** order).sum(axes, keepdims=True) ** (1 / order)
 
 
 def _normalised(node: Node, x: np.ndarray) -> np.ndarray:
     """LpNormalization: divide by the norm along an axis, where that is not zero."""
-    norm = _norm(node, x, node.given.get("axis", -1))
+    norm = _norm(node, x, node.get("axis", -1))
     return (x / np.where(norm == 0, 1, norm)).astype(x.dtype)
 
 
@@ -153,34 +152,33 @@ signs taken away, and Mean into its first operand (onnx 1.23, reference/ops).
 
 def _of_flat_rows(node: Node, given: dict[str, Any]) -> list[Node]:
     """LogSoftmax and Hardmax went over everything from their axis on."""
-    (x,), (y,), axis = node.input, node.output, node.given.get("axis", 1)
+    (x,), (y,), axis = node.input, node.output, node.get("axis", 1)
     given["shape"] = np.array(np.shape(given[x]), np.int64)
     return [
-        Node(op_type="Flatten", input=[x], output=["flat"], given={"axis": axis}),
-        Node(op_type=node.op_type, input=["flat"], output=["rows"], given={"axis": -1}),
+        Node(op_type="Flatten", input=[x], output=["flat"], attributes={"axis": axis}),
+        Node(op_type=node.op_type, input=["flat"], output=["rows"], attributes={"axis": -1}),
         Node(op_type="Reshape", input=["rows", "shape"], output=[y]),
     ]
 
 
 def _resize(node: Node, given: dict[str, Any]) -> list[Node]:
     """Upsample and the first Resize scaled positions, and took the element before each."""
-    own = node.given
-    scales = given[node.input[1]] if len(node.input) > 1 else np.array(own["scales"], np.float32)
-    given["scales"] = scales
+    own = np.array(node.get("scales", ()), np.float32)
+    given["scales"] = given[node.input[1]] if len(node.input) > 1 else own
     where = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    where["mode"] = own.get("mode", "nearest")
-    return [replace(node, op_type="Resize", input=[node.input[0], "", "scales"], given=where)]
+    where["mode"] = node.get("mode", "nearest")
+    return [replace(node, op_type="Resize", input=[node.input[0], "", "scales"], attributes=where)]
 
 
 def _grid_sample(node: Node, given: dict[str, Any]) -> list[Node]:
     """Modes of GridSample lost the "bi" of images when it took volumes."""
-    mode = node.given.get("mode", "bilinear").removeprefix("bi")
-    return [replace(node, given=node.given | {"mode": mode})]
+    mode = node.get("mode", "bilinear").removeprefix("bi")
+    return [replace(node, attributes=node.attributes | {"mode": mode})]
 
 
 def _named(op_type: str, **more: object) -> Callable[..., list[Node]]:
     """Return what writes a node under another name, or with attributes that it had not."""
-    return lambda node, given: [replace(node, op_type=op_type, given=node.given | more)]
+    return lambda node, given: [replace(node, op_type=op_type, attributes=node.attributes | more)]
 
 
 def _one_hot(node: Node, given: dict[str, Any]) -> None:
@@ -213,8 +211,7 @@ def _support_vectors(node: Node, given: dict[str, Any]) -> None:
 
     Source: onnx 1.23, reference/ops/aionnxml/op_svm_classifier.py, multiclass_probability.
     """
-    own = node.given
-    if own.get("prob_a") and len(own.get("vectors_per_class", ())) > 2:
+    if node.get("prob_a") and len(node.get("vectors_per_class", ())) > 2:
         raise ValueError("its probabilities of three classes or more: export it without")
 
 

@@ -50,7 +50,7 @@ class Call:
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an attribute."""
-        return self.node.given.get(name, default)
+        return self.node.get(name, default)
 
     def axis(self, default: int) -> int:
         """Return the attribute "axis", counted from the front of the first input."""
@@ -258,7 +258,7 @@ def convolution(c: Call) -> tuple[dict[str, Any], Shape]:
     stated = tuple(c.get("kernel_shape", weights[2:]))
     fits = stated == weights[2:] and data[1] == first
     require(fits, f"data and weights do not fit: {groups} groups, kernel_shape {stated}")
-    place, field = slide(c.node.given, data[2:], weights[2:])
+    place, field = slide(c.node.attributes, data[2:], weights[2:])
     counts = {"batch": data[0], "in_channels": first, "out_channels": second, "groups": groups}
     return counts | place, (data[0], second, *field)
 
@@ -266,7 +266,7 @@ def convolution(c: Call) -> tuple[dict[str, Any], Shape]:
 def pool(c: Call) -> tuple[dict[str, Any], Shape]:
     """Return the attributes of a MaxPool or AveragePool, and the shape of its result."""
     batch, channels, *field = c.shape()
-    place, positions = window(c.node.given, tuple(field), tuple(c.get("kernel_shape")))
+    place, positions = window(c.node.attributes, tuple(field), tuple(c.get("kernel_shape")))
     padding = bool(c.get("count_include_pad", 0))
     counts = {"batch": batch, "channels": channels, "include_padding": padding}
     return counts | place, (batch, channels, *positions)
@@ -465,7 +465,9 @@ def _affine_grid(c: Call) -> Shape:
 
 def _max_unpool(c: Call) -> Shape:
     shape, stated = c.shape(), c.ints("", 2)
-    return tuple(stated or (*shape[:2], *spread(c.node.given, shape[2:], c.get("kernel_shape"))[1]))
+    if stated:
+        return tuple(stated)
+    return (*shape[:2], *spread(c.node.attributes, shape[2:], c.get("kernel_shape"))[1])
 
 
 def _col2im(c: Call) -> Shape:

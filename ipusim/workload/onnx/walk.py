@@ -106,7 +106,7 @@ class Walk:
         if node.op_type in control and not node.domain:
             control[node.op_type](Parts(self, node))
             return
-        inputs = self.context.given(node)
+        inputs = self.context.inputs(node)
         knows = self.constants.known.get(node.op_type)
         if knows and not node.domain:
             knows(node)
@@ -169,7 +169,7 @@ class Walk:
 
         PopART folds no products (popart willow/src/ces), and trains the weights behind them.
         """
-        values = self.context.given(node)
+        values = self.context.inputs(node)
         # A vector times another one is a table, of positions times frequencies.
         learnt = any(v.trained and sum(size > 1 for size in v.shape) > 1 for v in values)
         product = learnt and node.op_type in ("MatMul", "Gemm")
@@ -198,7 +198,7 @@ class Walk:
         """Whether a node repeats weights: what it gives is no parameter of its own."""
         if node.op_type not in _REPEATING:
             return False
-        values = self.context.given(node)
+        values = self.context.inputs(node)
         learnt = [value.elements for value in values if value.trained]
         if node.op_type == "Tile" and any(
             1 < own < size for own, size in zip(values[0].shape, results[0][0], strict=True)
@@ -209,9 +209,9 @@ class Walk:
 
     def _of_rows_alike(self, node: Node, results: Results) -> bool:
         """Visit a lookup of the same rows of weights for every item: one, which is repeated."""
-        if node.op_type != "Gather" or node.given.get("axis", 0):
+        if node.op_type != "Gather" or node.get("axis", 0):
             return False
-        weights, places = self.context.given(node)
+        weights, places = self.context.inputs(node)
         if not weights.trained or places.array is None:
             return False
         alike = places.array.ndim > 1 and (places.array == places.array[:1]).all()

@@ -313,7 +313,7 @@ def test_numbers_are_inputs_in_operator_sets_that_have_them_as_attributes(kind, 
     expected = computed(x)
     outputs = [f"y{place}" for place in range(len(expected))]
     own = numbers if both else {}
-    node = Node(op_type=kind, input=["x", *numbers], output=outputs, given=own)
+    node = Node(op_type=kind, input=["x", *numbers], output=outputs, attributes=own)
     given = {"x": x, **{name: np.array(value) for name, value in numbers.items()}}
     for found, wanted in zip(evaluated(node, opset, given, kind), expected, strict=True):
         np.testing.assert_array_equal(found, wanted)

@@ -133,7 +133,7 @@ def product_and_bias(e: Emission, params: Attributes, *inputs: str, at: int) -> 
 def local_response_norm(e: Emission) -> None:
     """LRN over neighbouring channels: square, windowed sum, power, division."""
     # The window slides over the channels: all other dimensions are the batch of its `Pool`.
-    shape, size, data = e.shape(), e.node.given["size"], e.operand()
+    shape, size, data = e.shape(), e.node.attributes["size"], e.operand()
     below, channels = (size - 1) // 2, shape[1]
     place, _ = window({"pads": (below, size - 1 - below)}, (channels,), (size,))
     counts = {"batch": prod(shape) // channels, "channels": 1}
