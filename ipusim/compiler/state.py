@@ -58,8 +58,7 @@ class Lowering(Emitter):
 
     `training` says whether the graph has gradients. `known` are fields of the `LoweredOp` that the
     steps do not tell; unless it has ``temp_bytes``, these are the most of any step. `result` is the
-    layout of the main result if that is not the first one, `chosen` the plan of a planned
-    operation.
+    layout of the main result if that is not the first one, `plan` that of a planned operation.
     """
 
     rules: PlannerRules
@@ -67,7 +66,7 @@ class Lowering(Emitter):
     task: Task
     known: dict[str, Any] = field(default_factory=dict)
     result: TensorLayout | None = None
-    chosen: Plan | None = None
+    plan: Plan | None = None
 
     @property
     def made(self) -> Placed:
@@ -141,7 +140,7 @@ class Lowered(NamedTuple):
     op: LoweredOp
     results: tuple[Placed, ...]
     mappings: tuple[int | None, ...]
-    chosen: Plan | None
+    plan: Plan | None
 
 
 @dataclass(slots=True)
@@ -226,9 +225,9 @@ class LoweringState:
             if number is not None:
                 self.mappings[name] = [*numbers][number]
         if isinstance(op.params, Conv) and op.params.pass_kind == "forward":
-            self.plans[op.inputs[1]] = lowered.chosen
-        elif isinstance(op.params, MatMul) and lowered.chosen:
-            self.products[op.outputs[0]] = lowered.chosen.result
+            self.plans[op.inputs[1]] = lowered.plan
+        elif isinstance(op.params, MatMul) and lowered.plan:
+            self.products[op.outputs[0]] = lowered.plan.result
         # The name comes first; `_replace` would take twice as long.
         return LoweredOp(op.name, *lowered.op[1:])
 
@@ -259,7 +258,7 @@ class LoweringState:
         ]
         mappings = [layout.mapping for layout in each]
         lowered = m.finish(m.result or layouts[0])
-        return Lowered(lowered, tuple(results), tuple(mappings), m.chosen)
+        return Lowered(lowered, tuple(results), tuple(mappings), m.plan)
 
 
 def _table_of(gather: Gather) -> Gather:

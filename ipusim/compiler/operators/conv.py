@@ -42,7 +42,7 @@ def conv(m: Lowering, op: Conv, data: Placed, weights: Placed, *_: Placed) -> Te
     """Plan a convolution and lower it."""
     sizes = element_bytes(m.made.dtype), narrow_bytes(data.dtype)
     asked = conv_pass(op, *sizes, training=m.training)
-    chosen = planner.plan(asked, m.chip, m.rules)
+    m.plan = planner.plan(asked, m.chip, m.rules)
     if op.pass_kind == "data_gradient":
-        transpose_weights(m, weights, chosen, m.task.forward_plan or chosen)
-    return lower_planned(m, chosen, data, weights)
+        transpose_weights(m, weights, m.task.forward_plan or m.plan)
+    return lower_planned(m, data, weights)

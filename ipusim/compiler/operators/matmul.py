@@ -39,14 +39,14 @@ def matmul(
     poplibs swaps the operands of products: B plays the part of the input, A of the weights, unless
     the plan swaps them back.
     """
-    chosen, forward = plan_product(m, op, narrow_bytes(a.dtype))
+    m.plan, forward = plan_product(m, op, narrow_bytes(a.dtype))
     if op.pass_kind == "data_gradient" and m.training:
-        transpose_weights(m, b, chosen, forward)
-    operands = (a, b) if chosen.transform.swap else (b, a)
+        transpose_weights(m, b, forward)
+    operands = (a, b) if m.plan.transform.swap else (b, a)
     with m.loop(rounds, tiles=m.tiles):
-        layout = lower_planned(m, chosen, *operands)
+        layout = lower_planned(m, *operands)
     # In a joint plan the gradient of stored weights lies where these lie.
-    stored = chosen.joint and op.weights_operand and op.pass_kind == "weight_gradient"
+    stored = m.plan.joint and op.weights_operand and op.pass_kind == "weight_gradient"
     return layout._replace(free=True) if stored else layout
 
 

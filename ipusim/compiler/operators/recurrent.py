@@ -278,11 +278,11 @@ def _weight_gradient(cell: Cell, op: Recurrent, taken: int, *, separate: bool) -
             products = [(op.features, 3 * hidden), (hidden, 3 * hidden)]
     for inputs, outputs in products:
         product = _stored(inputs, taken * op.batch, outputs)
-        chosen, _ = cell.product(replace(product, pass_kind="weight_gradient"))
+        plan, _ = cell.product(replace(product, pass_kind="weight_gradient"))
         # The accumulator is laid out like the weights (matMulAcc), where in a joint plan the
         # product lies too; both lie in different memory elements (`operators.elementwise`).
         accumulator = Placed((inputs * outputs,), cell.dtype)
-        received = 0 if chosen.joint else cell.m.tile_bytes(accumulator)
+        received = 0 if plan.joint else cell.m.tile_bytes(accumulator)
         cell.m.scaled_add(accumulator, constrained=True, received=received)
     cell.m.binary("add", cell.placed(op.gates * taken), "add bias gradients", in_place=True)
 

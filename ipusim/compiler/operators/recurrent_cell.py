@@ -89,7 +89,7 @@ class Cell:
         lowered = alone.finish(made)
         m.steps += [step._replace(temp_bytes=0) for step in lowered.steps]
         self.products.append(lowered)
-        return alone.chosen, made
+        return alone.plan, made
 
     def units(self, params: MatMul) -> None:
         """Add a product of every step, and transpose blocks of its result: units become adjacent.

@@ -49,31 +49,31 @@ class Operand:
     parts: int
     ready: bool
 
-    def sent_once(self, chosen: Plan) -> bool:
+    def sent_once(self, plan: Plan) -> bool:
         """Whether it is an input that a plan broadcasts: sent before the loop over serial parts.
 
         It is rearranged there, too (poplibs lib/poplin/Convolution.cpp, ConvProgramTree::lower,
         moveTransposeOps, from tag sdk/poplar/2.2.0 on).
         """
-        return self.used_as_input and bool(chosen.split.broadcast)
+        return self.used_as_input and bool(plan.split.broadcast)
 
-    def placed_once(self, chosen: Plan) -> bool:
+    def placed_once(self, plan: Plan) -> bool:
         """Whether it is put into its place once, before the loop over serial parts.
 
         So is what is sent then, and what is sliced in the loop (poplibs lib/poplin/Convolution.cpp,
         convolutionImpl, rearrangeIfSplitOverTiles, in all versions).
         """
-        return self.parts > 1 or self.sent_once(chosen)
+        return self.parts > 1 or self.sent_once(plan)
 
     @classmethod
-    def of(cls, x: Placed, chosen: Plan, *, is_input: bool, is_conv: bool) -> Self:
+    def of(cls, x: Placed, plan: Plan, *, is_input: bool, is_conv: bool) -> Self:
         """Return the operand x with the cost and the split that a plan has for it.
 
         Operands of a product come in the plan's order, those of a convolution as it has them.
         """
-        is_b = is_input != chosen.transform.swap
+        is_b = is_input != plan.transform.swap
         used_as_input = is_b if is_conv else is_input
-        cost, split = chosen.cost, chosen.split
+        cost, split = plan.cost, plan.split
         cycles, parts = (cost.move_in, cost.copy_in), split.in_serial
         used = cost.input_bytes, split.input_users
         if not used_as_input:
@@ -98,7 +98,7 @@ class Order:
     copies_to_blocks: int = 0
 
 
-def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
+def wanted_order(m: Lowering, operand: Operand) -> Order | None:
     """Return how an operand of a product is rearranged; None if it stays.
 
     It is rearranged where more than `MOST_VIEWS` tiles want the same part, where the dimension that
@@ -119,16 +119,16 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     transposes = along_rows != x.layout.rows
     across = op.n if operand.is_b else op.m
     group = found_group(x.layout.grouping, across if transposes else op.k)
-    wanted, elements = chosen.in_chans_per_group, x.elements
+    wanted, elements = m.plan.in_chans_per_group, x.elements
     forced = sliced or operand.moved or op.pass_kind == "weight_gradient"
     if not forced and operand.users <= MOST_VIEWS and not transposes and group > 1:
         return None
-    tile_bytes = laid_out_bytes(chosen, operand) * operand.parts
+    tile_bytes = laid_out_bytes(m.plan, operand) * operand.parts
     plain = Order("B" if operand.is_b else "A", tile_bytes)
     found, turns = wanted, transposes
     if sliced:
         # In SDK 1.0 nothing is transposed first.
-        found = found_group(_sliced_group(m, chosen), op.k)
+        found = found_group(_sliced_group(m), op.k)
         turns = transposes and m.era != ERA_1_0
     else:
         elements = _padded(elements, op.k, wanted)
@@ -143,29 +143,29 @@ def wanted_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     return replace(plain, copies=copies + rearranged_copy_cycles(single_bytes, size, m.chip))
 
 
-def _sliced_group(m: Lowering, chosen: Plan) -> int:
+def _sliced_group(m: Lowering) -> int:
     """Return how many elements that are summed over are adjacent in an operand for slices.
 
     Before SDK 3.0 groups divide a part (lib/poplin/Convolution.cpp, getInChansPerGroup).
     """
-    group = chosen.in_chans_per_group
+    group = m.plan.in_chans_per_group
     if m.era >= ERA_3_3:
         return group
-    return gcd(group, m.task.params.k // chosen.split.in_serial)
+    return gcd(group, m.task.params.k // m.plan.split.in_serial)
 
 
-def padded_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
+def padded_order(m: Lowering, operand: Operand) -> Order | None:
     """Return how each part of a sliced operand of a product is padded to whole groups; None if not.
 
     The padded part is a new tensor where many tiles want it or for a weight gradient (poplibs
     lib/poplin/Convolution.cpp, convolutionPreprocess); else each tile pads what it receives.
     """
-    op, group = m.task.params, chosen.in_chans_per_group
+    op, group = m.task.params, m.plan.in_chans_per_group
     forced = operand.users > MOST_VIEWS or op.pass_kind == "weight_gradient"
-    if not (forced and op.k // chosen.split.in_serial % group):
+    if not (forced and op.k // m.plan.split.in_serial % group):
         return None
-    size, tile_bytes = element_bytes(operand.x.dtype), laid_out_bytes(chosen, operand)
-    piece = _sliced_group(m, chosen) * size
+    size, tile_bytes = element_bytes(operand.x.dtype), laid_out_bytes(m.plan, operand)
+    piece = _sliced_group(m) * size
     name = "padded B" if operand.is_b else "padded A"
     return Order(name, tile_bytes, rearranged_copy_cycles(tile_bytes, piece, m.chip))
 
@@ -186,7 +186,7 @@ def _in_blocks(m: Lowering, plain: Order, blocks: Regrouping, piece_bytes: int) 
     return replace(plain, copies=copies, blocks=blocks, copies_to_blocks=copies_to_blocks)
 
 
-def laid_out_bytes(chosen: Plan, operand: Operand) -> int:
+def laid_out_bytes(plan: Plan, operand: Operand) -> int:
     """Return the bytes on the fullest tile of an operand that a plan lays out.
 
     Tiles that use the same part share it in whole blocks, and have 128 bytes of the input or 256 of
@@ -194,9 +194,9 @@ def laid_out_bytes(chosen: Plan, operand: Operand) -> int:
     its output channel group (poplibs lib/poplin/Convolution.cpp, mapActivationsOrWeights,
     lib/poputil/TensorUseTracker.cpp, resolve).
     """
-    together, least = chosen.in_chans_per_group * chosen.conv_groups_per_group, 128
+    together, least = plan.in_chans_per_group * plan.conv_groups_per_group, 128
     if not operand.used_as_input:
-        together, least = together * chosen.out_chans_per_group, 256
+        together, least = together * plan.out_chans_per_group, 256
     block = together * element_bytes(operand.x.dtype)
     blocks = ceil_div(operand.bytes, block)
     holders = min(operand.users, ceil_div(blocks, ceil_div(least, block)))
@@ -229,7 +229,7 @@ def bring_into_order(m: Lowering, orders: list[Order], parts: int) -> None:
             )
 
 
-def summed_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
+def summed_order(m: Lowering, operand: Operand) -> Order | None:
     """Return how one operand of a convolution's weight gradient is rearranged.
 
     The sum is over batch and field, which become innermost. Blocks are transposed after the batch
@@ -239,15 +239,15 @@ def summed_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
     place in the end, padding and windows included, are the planner's: early ones count both
     operands as one. None where elements move one by one, as the planner reckons.
     """
-    op, x, way = m.task.params, operand.x, chosen.transform.way
+    op, x, way = m.task.params, operand.x, m.plan.transform.way
     size, parts = element_bytes(x.dtype), operand.parts
     name = "activations" if operand.is_input else "gradients"
     plain = Order(name, operand.moved * m.chip.exchange_bytes_per_cycle)
     grain = REGROUP_GRAIN_BYTES // size
-    wanted, elements = chosen.in_chans_per_group, x.elements
+    wanted, elements = m.plan.in_chans_per_group, x.elements
     columns, batch = x.shape[1] // op.groups, op.in_channels // op.groups
     if m.stack.copies_windows and way.flatten and not way.expand:
-        return _flattened_order(m, chosen, operand, plain)
+        return _flattened_order(m, operand, plain)
     if not way.expand:
         elements = _padded(elements, batch, wanted)
     elif max(*op.out_field, *op.dilation) > 1:
@@ -258,12 +258,12 @@ def summed_order(m: Lowering, chosen: Plan, operand: Operand) -> Order | None:
         return None
     if not m.stack.copies_windows:
         return _in_blocks(m, plain, blocks, group * size)
-    in_windows = _in_windows(op, chosen, operand)
-    pieces = ceil_div(ceil_div(in_windows, parts * chosen.cost.tiles_used), wanted)
+    in_windows = _in_windows(op, m.plan, operand)
+    pieces = ceil_div(ceil_div(in_windows, parts * m.plan.cost.tiles_used), wanted)
     return replace(plain, copies=piece_copy_cycles(pieces, m.chip), blocks=blocks)
 
 
-def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) -> Order:
+def _flattened_order(m: Lowering, operand: Operand, plain: Order) -> Order:
     """Return how an operand of a weight gradient is rearranged if outputs become channels.
 
     The sum is then over the positions of one operand and the batch. The other, the activations
@@ -274,9 +274,9 @@ def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) 
     blocks and elements move one by one.
     """
     op, chip, x = m.task.params, m.chip, operand.x
-    swap, per = chosen.transform.swap, chosen.in_chans_per_group
+    swap, per = m.plan.transform.swap, m.plan.in_chans_per_group
     in_windows = not operand.used_as_input
-    dims = _dims_of(op, chosen, chosen.transform.way.flatten)
+    dims = _dims_of(op, m.plan, m.plan.transform.way.flatten)
     elements = _spread(op, dims, operand) if in_windows else x.elements
     positions = op.kernel if swap else op.field
     rows = op.in_channels // op.groups * prod(positions[d] for d in dims)
@@ -285,10 +285,10 @@ def _flattened_order(m: Lowering, chosen: Plan, operand: Operand, plain: Order) 
     blocks = regrouping(elements, group, per, x.dtype, chip)
     if (in_windows and _begins_outside(op, dims, swap=swap)) or not blocks:
         size = element_bytes(x.dtype)
-        single_bytes = ceil_div(elements, chosen.cost.tiles_used) * size
+        single_bytes = ceil_div(elements, m.plan.cost.tiles_used) * size
         if in_windows:
             # The windows are the plan's weights, in whole blocks on the fullest tile.
-            single_bytes = laid_out_bytes(chosen, operand)
+            single_bytes = laid_out_bytes(m.plan, operand)
         return replace(plain, copies=rearranged_copy_cycles(single_bytes, size, chip))
     pieces = ceil_div(ceil_div(elements, chip.tiles), group) if in_windows else 0
     return replace(plain, blocks=blocks, copies_to_blocks=piece_copy_cycles(pieces, chip))
@@ -309,9 +309,9 @@ def _begins_outside(op: Conv, dims: list[int], *, swap: bool) -> bool:
     )
 
 
-def _dims_of(op: Conv, chosen: Plan, dims: tuple[int, ...]) -> list[int]:
+def _dims_of(op: Conv, plan: Plan, dims: tuple[int, ...]) -> list[int]:
     """Return dimensions of a plan, which has two at least, numbered as the operator's own."""
-    added = len(chosen.split.field) - len(op.field)
+    added = len(plan.split.field) - len(op.field)
     return [d - added for d in dims if d >= added]
 
 
@@ -327,7 +327,7 @@ def _spread(op: Conv, dims: list[int], operand: Operand) -> int:
     return elements
 
 
-def _in_windows(op: Conv, chosen: Plan, operand: Operand) -> int:
+def _in_windows(op: Conv, plan: Plan, operand: Operand) -> int:
     """Return the elements of an operand when each output has its own window; 0 if it stays.
 
     Kernels that move into the channels are a view if one output is left. Elements that a tile wants
@@ -335,7 +335,7 @@ def _in_windows(op: Conv, chosen: Plan, operand: Operand) -> int:
     after seeing 112 convolutions of IPUModel, which copies of all that is moved leave 4 % slow
     where the kernel is 1 x 1, and 6 % fast elsewhere.
     """
-    way = chosen.transform.way
-    dims = _dims_of(op, chosen, way.expand if operand.used_as_input else way.flatten)
+    way = plan.transform.way
+    dims = _dims_of(op, plan, way.expand if operand.used_as_input else way.flatten)
     spread = [d for d in dims if op.out_field[d] > 1]
     return _spread(op, spread, operand) if spread else 0
