@@ -65,8 +65,29 @@ def code_size(graph: Graph, program: Program, tiles: int, *, update: Program | N
     their state. The rounds of a loop are one body, which is compiled once (graphcore/popart,
     willow/src/popx/op/loopx.cpp).
     """
-    ops = _shared(graph, program)
-    return _added_up(chain(ops, update.distinct.values() if update else ()), tiles)
+    fullest, chip = Counter[str](), Counter[str]()
+    types: dict[tuple[str, str], int] = {}
+    for op in chain(_shared(graph, program), update.distinct.values() if update else ()):
+        for step in op.steps:
+            sizes = {"control_code": BYTES["superstep"]}
+            if step.exchange_bytes:
+                received = step.exchange_bytes * _per_kib(op, step) // 1024
+                sizes["exchange_code"] = BYTES["exchange"] + received
+            if step.compute_cycles:
+                planned = step.vertex in PLANNED_VERTICES
+                convolves = planned and op.kind == "conv"
+                sizes["vertex_state"] = BYTES["vertices"] + BYTES["field vertices"] * convolves
+                codelet = (step.vertex, op.codelet if planned else "")
+                types[codelet] = max(types.get(codelet, 0), step.tiles)
+            for category, size in sizes.items():
+                fullest[category] += size
+                chip[category] += step.tiles * size
+    fullest["vertex_code"], chip["vertex_code"] = BYTES["program"], BYTES["program"] * tiles
+    for codelet, used in types.items():
+        size = BYTES["planned vertex type"] if codelet[1] else BYTES["vertex type"]
+        fullest["vertex_code"] += size
+        chip["vertex_code"] += used * size
+    return Code(fullest_tile=CodeSize(**fullest), chip=CodeSize(**chip))
 
 
 def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
@@ -94,30 +115,3 @@ def _per_kib(op: LoweredOp, step: Superstep) -> int:
     if op.reads_lines and step.vertex in PLANNED_VERTICES:
         return BYTES["KiB of fields"]
     return BYTES["KiB of rows"]
-
-
-def _added_up(ops: Iterable[LoweredOp], tiles: int) -> Code:
-    """Add up the code of operations, on a tile that runs them all and on the chip."""
-    fullest, chip = Counter[str](), Counter[str]()
-    types: dict[tuple[str, str], int] = {}
-    for op in ops:
-        for step in op.steps:
-            sizes = {"control_code": BYTES["superstep"]}
-            if step.exchange_bytes:
-                received = step.exchange_bytes * _per_kib(op, step) // 1024
-                sizes["exchange_code"] = BYTES["exchange"] + received
-            if step.compute_cycles:
-                planned = step.vertex in PLANNED_VERTICES
-                convolves = planned and op.kind == "conv"
-                sizes["vertex_state"] = BYTES["vertices"] + BYTES["field vertices"] * convolves
-                codelet = (step.vertex, op.codelet if planned else "")
-                types[codelet] = max(types.get(codelet, 0), step.tiles)
-            for category, size in sizes.items():
-                fullest[category] += size
-                chip[category] += step.tiles * size
-    fullest["vertex_code"], chip["vertex_code"] = BYTES["program"], BYTES["program"] * tiles
-    for codelet, used in types.items():
-        size = BYTES["planned vertex type"] if codelet[1] else BYTES["vertex type"]
-        fullest["vertex_code"] += size
-        chip["vertex_code"] += used * size
-    return Code(fullest_tile=CodeSize(**fullest), chip=CodeSize(**chip))

@@ -12,7 +12,7 @@ take turns stream in the phase of the other, which the sync pattern ReplicaAndLa
 between chips or from tile to tile and collectives stop the overlap (setPriority).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import fsum
@@ -128,20 +128,19 @@ def phased_replica(compiled: Compiled, config: RunConfig) -> Replica:
     )
 
 
-def _contributions(plan: PhasePlan) -> list[Contribution]:
-    """Return what a pass spends seconds on besides computing, by part and column."""
+def _contributions(plan: PhasePlan) -> Iterator[Contribution]:
+    """Yield what a pass spends seconds on besides computing, by part and column."""
     numbers = range(plan.count)
-    result: list[Contribution] = []
     if plan.chips > 1:
         handed = handed_over_bytes(plan.cut.graph, plan.number_of)
         sizes = [plan.micro_batches * handed.get(number, 0) for number in numbers]
         copies = [stage_transfer_s(plan.config.system, (0, 1), [size]) for size in sizes]
-        result.append(("stage transfers", "blocking", copies))
+        yield "stage transfers", "blocking", copies
     # One of two chips goes on by itself once it has handed over to the other.
     after = "store" if plan.chips > 1 else "blocking"
     if plan.in_phase:
         cycles, clock = plan.update.cycles, plan.cut.chip.clock_hz
-        result.append((UPDATE, after, _by_number(plan, cycles, 1 / clock)))
+        yield UPDATE, after, _by_number(plan, cycles, 1 / clock)
     loading = "load" if plan.config.load_schedule == "preload" else "blocking"
     for kind in STREAMED:
         part = f"streamed {kind}"
@@ -149,18 +148,17 @@ def _contributions(plan: PhasePlan) -> list[Contribution]:
             [plan.moved_bytes(way, number, kind) for number in numbers]
             for way in ("loads", "stores")
         )
-        result.append((part, loading, [_streaming_s(plan, size) for size in loads]))
-        result.append((part, "store", [_streaming_s(plan, size) for size in stores]))
+        yield part, loading, [_streaming_s(plan, size) for size in loads]
+        yield part, "store", [_streaming_s(plan, size) for size in stores]
         if plan.config.io_tiles:
             moved = [sum(both) for both in zip(loads, stores, strict=True)]
             # Between the tiles for transfers and the others.
             chip = plan.config.system.chip
             rate = plan.config.io_tiles * chip.exchange_bytes_per_cycle * chip.clock_hz
-            result.append((part, "blocking", [size / rate for size in moved]))
+            yield part, "blocking", [size / rate for size in moved]
     if plan.in_phase and plan.state_off_chip:
         both_ways = 2 * _streaming_s(plan, 1)
-        result.append((STATE_PART, after, _by_number(plan, plan.update.state_bytes, both_ways)))
-    return result
+        yield STATE_PART, after, _by_number(plan, plan.update.state_bytes, both_ways)
 
 
 def _compute(plan: PhasePlan) -> tuple[Work, ...]:
