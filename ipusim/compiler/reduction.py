@@ -36,7 +36,7 @@ MORE_STAGES_THRESHOLD = 64
 MIN_PIECE_ROWS = 2
 
 
-class Held(NamedTuple):
+class TempBytes(NamedTuple):
     """Bytes of partials on the fullest tile, and on all tiles together."""
 
     tile: int = 0
@@ -59,7 +59,7 @@ class Stage(NamedTuple):
     vertices: tuple[int, ...] = ()
     chip_temp: int = 0
 
-    def beside(self, held: Held) -> Self:
+    def beside(self, held: TempBytes) -> Self:
         """Return this stage while partials lie on tiles besides."""
         temp, chip_temp = self.temp + held.tile, self.chip_temp + held.chip
         return self._replace(temp=temp, chip_temp=chip_temp)
@@ -123,11 +123,11 @@ def stages_of(asked: Reduction, tile: Tile, era: int) -> tuple[Stage, ...]:
         stages += _on_tile(layout, vertex, tiles)
         results = layout.columns_per_tile
     else:
-        held = Held()
+        held = TempBytes()
         if layout.repeats:
             first, vertex = vertex.halves
             size = element_bytes(partials)
-            held = Held(layout.columns_per_tile * size, layout.partial_elements * size)
+            held = TempBytes(layout.columns_per_tile * size, layout.partial_elements * size)
             stages += [stage.beside(held) for stage in _on_tile(layout, first, tiles)]
         stages += _between_tiles(outputs, layout, tiles, vertex, held)
         results = _results_per_tile(outputs, partials, chip)
@@ -151,7 +151,7 @@ def _on_tile(layout: InputLayout, vertex: ReduceVertex, tiles: int) -> tuple[Sta
 
 
 def _between_tiles(
-    outputs: int, layout: InputLayout, tiles: int, vertex: ReduceVertex, held: Held
+    outputs: int, layout: InputLayout, tiles: int, vertex: ReduceVertex, held: TempBytes
 ) -> list[Stage]:
     """Return the stages that gather and reduce partials lying on several tiles.
 
@@ -179,7 +179,7 @@ def _between_tiles(
         width = columns
         tiles = min(chip.tiles, ceil_div(data, columns))
         size = element_bytes(partials)
-        made = Held(columns * size, data * size)
+        made = TempBytes(columns * size, data * size)
         gathered = gathered_stages(name, narrow, region, divide_columns=False, tiles=tiles)
         stages += [stage.beside(held).beside(made) for stage in gathered]
         vertex, held = vertex.halves[1], made

@@ -14,7 +14,7 @@ from ipusim.runtime.host import HostIo, host_io, replicas_per_process
 from ipusim.runtime.options.config import TIERS
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.power import program_energy, static_power_w
-from ipusim.runtime.replica.partition import Held, Replica, Stage
+from ipusim.runtime.replica.partition import Measured, Replica, Stage
 from ipusim.runtime.replica.pipelined import pipelined_replica, staged_inference
 from ipusim.runtime.terms import Beside, OneChip, Priced, Terms
 from ipusim.runtime.training_step import after_passes, norm_reductions, prepared_s
@@ -37,7 +37,7 @@ class StepResult(Priced):
     items: int
     graph: Graph
     program: Program
-    measured: Callable[[], Held]
+    measured: Callable[[], Measured]
     io: HostIo
     update: Program
     terms: Terms
@@ -161,7 +161,7 @@ def _replica(compiled: Compiled, config: RunConfig) -> Replica:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _one_chip(compiled: Compiled, resident_bytes: int) -> Held:
+def _one_chip(compiled: Compiled, resident_bytes: int) -> Measured:
     held = {"update": compiled.update_program, "resident_bytes": resident_bytes}
     return measure(compiled.graph, compiled.program, compiled.chip, **held), ()
 

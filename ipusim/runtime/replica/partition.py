@@ -39,7 +39,7 @@ class Stage:
     streamed_bytes: int = 0
 
 
-Held = tuple[memory.Memory, tuple[Stage, ...]]
+Measured = tuple[memory.Memory, tuple[Stage, ...]]
 """Memory of the fullest chip, and the stages, none where one chip holds all of the model."""
 
 
@@ -55,17 +55,19 @@ class Replica:
     """
 
     schedule: Schedule
-    measured: Callable[[], Held]
+    measured: Callable[[], Measured]
     delay: int = 0
     parameters: tuple[tuple[str, ...], ...] = ()
     gathers: tuple[int, ...] | None = None
 
 
-def measured_once(measure: Callable[..., tuple[Stage, ...]], *given: object) -> Callable[[], Held]:
+def measured_once(
+    measure: Callable[..., tuple[Stage, ...]], *given: object
+) -> Callable[[], Measured]:
     """Return what measures the stages of a replica when it is first called."""
 
     @cache
-    def measured() -> Held:
+    def measured() -> Measured:
         stages = measure(*given)
         return max((one.memory for one in stages), key=attrgetter("peak_tile_bytes")), stages
 

@@ -12,7 +12,7 @@ from ipusim.runtime.compile import REMEMBERED, Compiled
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import (
-    Held,
+    Measured,
     Partitioned,
     Replica,
     by_chip,
@@ -101,7 +101,7 @@ def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
 @lru_cache(maxsize=REMEMBERED)
 def _cut(
     compiled: Compiled, resident_bytes: int, *placed: tuple[Any, ...]
-) -> tuple[Partitioned, float, Callable[[], Held]]:
+) -> tuple[Partitioned, float, Callable[[], Measured]]:
     """Cut a micro-batch into stages, which tiers share; with seconds of the update, and memory."""
     cut = partition(compiled, *placed)
     updates = cut.updates(compiled)
