@@ -305,18 +305,17 @@ def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
         raise
 
 
-def hold(descriptor: int) -> bool:
-    """Lock an open file or folder until it is closed; whether no other process has it."""
-    try:
-        import fcntl
-    # Two processes on Windows must be kept apart by hand.
-    except ImportError:  # not on Windows
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Make a folder and keep it for this process; a BlockingIOError where another one has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        # Two processes on Windows, which has none, must be kept apart by hand.
+        with suppress(ImportError):
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 def write_bytes(path: str | Path, content: bytes, *, sync: bool = False) -> Path:

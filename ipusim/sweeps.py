@@ -21,7 +21,7 @@ from ipusim.api import load_model, names_options, simulate, split_onnx
 from ipusim.errors import ConfigError, IpuSimError, check_name
 from ipusim.kernel_cache import state_digest
 from ipusim.machine import Chip, System
-from ipusim.parts import Parts
+from ipusim.parts import taken_up
 from ipusim.report import Report
 from ipusim.runtime.options.config import machine_of
 from ipusim.runtime.options.spec import COUNT, OPTIONS, Option
@@ -257,7 +257,7 @@ def sweep(
 
     question, jobs = _asked(model, chip, options, keep_going), COUNT.check("jobs", jobs)
     tasks = dict(enumerate(question.tasks()))
-    with Parts(out, f"{state_digest()} {question.text()}") as parts:
+    with taken_up(out, f"{state_digest()} {question.text()}") as parts:
         kept = parts.known(tasks)
         bar = tqdm(
             total=len(question),

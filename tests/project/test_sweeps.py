@@ -14,7 +14,7 @@ import ipusim
 from ipusim import cli, sweeps
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.machine import load_system
-from ipusim.parts import Parts
+from ipusim.parts import Parts, taken_up
 from ipusim.runtime import compile as compilation
 
 ASKED = {
@@ -145,24 +145,24 @@ def test_what_was_ended_goes_on_and_gives_the_same_bytes(
 
 def test_parts_of_another_question_and_a_second_writer_are_refused(tmp_path):
     file = tmp_path / "table.csv"
-    with Parts(file, "one") as parts:
+    with taken_up(file, "one") as parts:
         parts.keep(0, {0: {"a": 1}})
-        with pytest.raises(ConfigError, match="Another process is writing"), Parts(file, "one"):
+        with pytest.raises(ConfigError, match="Another process is writing"), taken_up(file, "one"):
             pass
-    with pytest.raises(ConfigError, match="parts of another sweep"), Parts(file, "two"):
+    with pytest.raises(ConfigError, match="parts of another sweep"), taken_up(file, "two"):
         pass
-    with Parts(file, "one") as parts:
+    with taken_up(file, "one") as parts:
         assert parts.known({0: (0,), 1: (1, 2)}) == {0}
         (part,) = tmp_path.rglob("part-*")
         for damaged in ('{"0": {', "[]", '{"a": {}}', '{"1": {}}', "[" * 10_000):
             part.write_text(damaged)
             assert parts.known({0: (0,)}) == set()
-    with pytest.raises(ConfigError, match=r"end in \.csv"):
-        Parts(tmp_path / "table.xlsx", "one")
+    with pytest.raises(ConfigError, match=r"end in \.csv"), taken_up(tmp_path / "a.xlsx", "one"):
+        pass
     (tmp_path / "file").touch()
     with (
         pytest.raises(ConfigError, match="choose another file"),
-        Parts(tmp_path / "file" / "table.csv", "one"),
+        taken_up(tmp_path / "file" / "table.csv", "one"),
     ):
         pass
 

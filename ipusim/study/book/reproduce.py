@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import ipusim
 from ipusim import files
 from ipusim.drawing import drawn
 from ipusim.errors import IpuSimError, StudyError
-from ipusim.files import hold, write_bytes, write_text
+from ipusim.files import held, write_bytes, write_text
 from ipusim.kernel_cache import files_digest, source_digest
 from ipusim.study.book.catalogue import (
     OUTPUT_PARAMETER,
@@ -69,21 +69,21 @@ def study_key(study: Study, parameters: Mapping[str, Any], tree: str) -> str:
 @contextmanager
 def _held(out: Path) -> Iterator[None]:
     """Make the output folder and hold it until the end; a StudyError where that cannot be."""
-    try:
-        for name in _FOLDERS:
-            (out / name).mkdir(parents=True, exist_ok=True)
-        lock = (out / STATE_FOLDER / "lock").open("w")
-    except OSError as error:
-        raise StudyError(
-            f"The output folder {error.filename} cannot be written to ({error.strerror}): "
-            "choose another with --out."
-        ) from error
-    with lock:
-        if not hold(lock.fileno()):
+    with ExitStack() as stack:
+        try:
+            for name in _FOLDERS:
+                (out / name).mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(out / STATE_FOLDER))
+        except BlockingIOError:
             raise StudyError(
                 f"Another run is writing to the output folder {out}: wait for it to end or choose "
                 "another folder with --out."
-            )
+            ) from None
+        except OSError as error:
+            raise StudyError(
+                f"The output folder {error.filename} cannot be written to ({error.strerror}): "
+                "choose another with --out."
+            ) from error
         yield
 
 
