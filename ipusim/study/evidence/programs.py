@@ -12,12 +12,11 @@ import pandas as pd
 
 from ipusim.compiler.lower import lower
 from ipusim.compiler.program import Superstep
-from ipusim.compiler.stacks import Stack, load_stack
+from ipusim.compiler.stacks import load_stack
 from ipusim.files import evidence_records
 from ipusim.machine import load_chip
 from ipusim.study.evidence.memory import CHIP, PROFILED_STACK
 from ipusim.study.evidence.networks import PROFILED
-from ipusim.workload.graph import Graph
 
 WITH_EXCHANGE = 3
 """Exchange, sync, execution."""
@@ -30,20 +29,15 @@ def programs_of(step: Superstep) -> int:
 
 def lowered_programs(network: str) -> Counter[str]:
     """Count the programs of a network of `PROFILED` by phase."""
-    profiled, found = PROFILED[network], Counter[str]()
-    graphs, stack = profiled.build(), load_stack(PROFILED_STACK)
+    profiled, counts = PROFILED[network], Counter[str]()
+    graphs, chip, stack = profiled.build(), load_chip(CHIP), load_stack(PROFILED_STACK)
     proportion = profiled.memory_proportion or stack.available_memory_proportion
     stack = replace(stack, partials=profiled.partials, available_memory_proportion=proportion)
     for graph in filter(None, (graphs.micro_batch, graphs.update)):
-        for phase, count in _by_phase(graph, stack):
-            found[phase] += count
-    return found
-
-
-def _by_phase(graph: Graph, stack: Stack) -> list[tuple[str, int]]:
-    program = lower(graph, load_chip(CHIP), stack, host_dtype=None)
-    counts = (sum(map(programs_of, op.steps)) for op in program.ops)
-    return list(zip((op.phase for op in graph.ops), counts, strict=True))
+        program = lower(graph, chip, stack, host_dtype=None)
+        for op, lowered in zip(graph.ops, program.ops, strict=True):
+            counts[op.phase] += sum(map(programs_of, lowered.steps))
+    return counts
 
 
 def programs_table() -> pd.DataFrame:
