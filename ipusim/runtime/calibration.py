@@ -167,6 +167,11 @@ class Calibration:
     known_families: tuple[str, ...] = ()
     ran: Ran = field(default_factory=Ran)
 
+    def kind(self, family: str, mode: str, chip: str) -> str:
+        """Return the class of a run: the narrower of `interval_classes` if it has an interval."""
+        narrow, wide = interval_classes(family, mode, chip, self.known_families)
+        return narrow if narrow in self.intervals else wide
+
 
 def load_calibration() -> Calibration:
     """Read the fitted constants of ``data/calibration.toml`` as they are now."""
@@ -264,21 +269,17 @@ def fitted_costs(stack: str, framework: str) -> FittedCosts:
     return scale_out.beside(steps.at(stack, framework))
 
 
-def interval_classes(
-    family: str, mode: str, chip: str, known: Collection[str] | None = None
-) -> tuple[str, str]:
+def interval_classes(family: str, mode: str, chip: str, known: Collection[str]) -> tuple[str, str]:
     """Return the classes of a run, the narrower first; the number of its machines does not matter.
 
-    `known` are the families that the simulator was developed on, by default those of
-    data/calibration.toml; any other network, a user's own file too, is new.
+    `known` are the families that the simulator was developed on; any other network, a user's own
+    file too, is new.
     """
-    if known is None:
-        known = calibration().known_families
     wide = f"{'known family' if family in known else 'new network'}, {mode}"
     return f"{wide}, {chip}", wide
 
 
 def interval80(family: str, mode: str, chip: str) -> Interval | None:
     """Return factors on a time between which 80 % of measurements are expected, if known."""
-    kinds, intervals = interval_classes(family, mode, chip), calibration().intervals
-    return next((intervals[kind] for kind in kinds if kind in intervals), None)
+    fitted = calibration()
+    return fitted.intervals.get(fitted.kind(family, mode, chip))

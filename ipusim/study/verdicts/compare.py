@@ -11,7 +11,6 @@ from ipusim.runtime.calibration import (
     Calibration,
     FittedCosts,
     ScaleOut,
-    interval_classes,
     load_calibration,
 )
 from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK
@@ -78,9 +77,7 @@ def kind_of(row: PublishedRow, fitted: Calibration) -> str:
     run = row.run
     if row.not_modelled or run.mode is None or run.system is None:
         return ""
-    chip = load_system(run.system).chip.name
-    narrow, wide = interval_classes(row.family, run.mode, chip, fitted.known_families)
-    return narrow if narrow in fitted.intervals else wide
+    return fitted.kind(row.family, run.mode, load_system(run.system).chip.name)
 
 
 def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tuple[float, float]:

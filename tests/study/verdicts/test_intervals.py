@@ -173,7 +173,8 @@ def test_stale_intervals_are_named(monkeypatch):
 
 
 def test_classes_are_what_a_user_can_tell():
-    assert interval_classes("bert", "training", "Bow") == (
+    known = load_calibration().known_families
+    assert interval_classes("bert", "training", "Bow", known) == (
         "known family, training, Bow",
         "known family, training",
     )
