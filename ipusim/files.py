@@ -198,10 +198,6 @@ def read(
     )
 
 
-def _default(item: Any) -> Any:
-    return item.default if item.default_factory is MISSING else item.default_factory()
-
-
 def _record(
     kind: type[_Record],
     given: Mapping[str, Any],
@@ -218,8 +214,10 @@ def _record(
         if item.name in given:
             where = f"{item.name!r} of {row!r} in {file}"
             values[item.name] = _value(hints[item.name], given[item.name], where, line)
-        elif (default := _default(item)) is not MISSING:
-            values[item.name] = default
+        elif item.default is not MISSING:
+            values[item.name] = item.default
+        elif item.default_factory is not MISSING:
+            values[item.name] = item.default_factory()
         elif item.name in line and hints[item.name] is str:
             values[item.name] = ""
         else:
