@@ -171,7 +171,7 @@ def _transducer(m: Lowering, op: AlignmentLoss, dtype: str) -> None:
         m.emit(
             "follow diagonal",
             "AlphaVertex, BetaVertex",
-            chip.workers * ceil_div(per_tile, chip.workers) * per_cell,
+            m.tile.workers * m.tile.per_worker(per_tile) * per_cell,
             exchange=2 * per_tile * PARTIAL_BYTES,
         )
         m.slice("write diagonal", per_tile, _PARTIALS)

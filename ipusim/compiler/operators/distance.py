@@ -10,7 +10,7 @@ from math import isqrt
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.state import float_dtype, lowers
-from ipusim.compiler.tiles import ceil_div, element_bytes, vector_width
+from ipusim.compiler.tiles import ceil_div, element_bytes
 from ipusim.workload.graph import Distance
 
 _FORWARD_LOOP = 3
@@ -30,11 +30,11 @@ def distance(m: Emitter, op: Distance, x: Placed, *_: Placed) -> TensorLayout:
     side = isqrt(results - 1) + 1
     received = (min(side, op.rows) + min(ceil_div(results, min(side, op.rows)), columns)) * length
     loop = _GRADIENT_LOOP if op.backward else _FORWARD_LOOP
-    vertex = _AROUND + loop * ceil_div(length, vector_width(dtype, m.chip))
+    vertex = _AROUND + loop * ceil_div(length, m.tile.width(dtype))
     m.emit(
         "distance gradient" if op.backward else "distance",
         "L1DistanceGradSingleVertex" if op.backward else "L1DistanceSingleVertex",
-        m.chip.workers * ceil_div(results, m.chip.workers) * vertex,
+        m.tile.workers * m.tile.per_worker(results) * vertex,
         received=received * element_bytes(dtype),
     )
     return SPREAD

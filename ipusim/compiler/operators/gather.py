@@ -252,7 +252,7 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     Where the table's rows are split over tiles, each gives a candidate for every index, and a
     second step picks the right one. Where indices are split, several tiles need the same rows.
     """
-    workers, tile = m.chip.workers, _row_tile(m)
+    tile = _row_tile(m)
     row_bytes = plan.width * element_bytes(dtype)
     table_bytes = plan.rows * row_bytes
     index_users = plan.row_split * plan.width_split
@@ -266,7 +266,7 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     def sliced(indices: int, found: int) -> int:
         return plan.groups * multi_slice_cycles(tile, indices, found, plan.width, dtype)
 
-    per_worker = ceil_div(plan.indices, workers)
+    per_worker = tile.per_worker(plan.indices)
     m.emit(
         "gather",
         "popops::MultiSlice",
@@ -281,7 +281,7 @@ def look_up(m: Emitter, op: Gather, plan: EmbeddingPlan, dtype: str) -> None:
     arriving = plan.row_split * chosen * row_bytes
     rows = Needed(arriving, 1, own=chosen * row_bytes)
     indices = Needed(chosen * INDEX_BYTES, plan.width_split)
-    per_worker = ceil_div(chosen, workers)
+    per_worker = tile.per_worker(chosen)
     m.emit(
         "gather, choose candidates",
         "popops::MultiSlice",

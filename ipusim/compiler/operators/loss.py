@@ -11,7 +11,7 @@ from ipusim.compiler.emitter import COUNTER, SPREAD, Emitter, Placed, TensorLayo
 from ipusim.compiler.operators.reduce import argmax
 from ipusim.compiler.operators.softmax import softmax_forward
 from ipusim.compiler.state import Lowering, float_dtype, lowers
-from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, vector_width
+from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.training import Expression, loss_transform_cycles, one_hot_cycles
 from ipusim.workload.graph import Loss
 from ipusim.workload.operators.loss import CLASS_LOSSES
@@ -167,7 +167,7 @@ def _mask_and_mean(m: Emitter, rows: Placed) -> None:
 def _one_hot(m: Emitter, x: Placed) -> int:
     """Write the targets as rows of zeros and a one; return how many of a row lie on a tile."""
     (rows, classes), tiles = x.shape, m.chip.tiles
-    grain = vector_width(x.dtype, m.chip)
+    grain = m.tile.width(x.dtype)
     index_grains = ceil_div(ceil_div(rows, grain), tiles)
     groups = ceil_div(ceil_div(rows, grain), index_grains)
     row_parts = max(tiles // groups, 1)

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.reduction import together
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.tiles import ceil_div, copy_cycles, vector_width
+from ipusim.compiler.tiles import ceil_div, copy_cycles
 from ipusim.compiler.vertices.elementwise import found_group, loop_cycles
 from ipusim.workload.graph import Norm
 
@@ -81,7 +81,7 @@ def _regroup_channels(m: Emitter, op: Norm, x: Placed) -> None:
     (lib/popnn/GroupNorm.cpp, groupNormStatistics, in all versions).
     """
     group = found_group(x.layout.grouping, op.elements // op.channels)
-    width = vector_width(x.dtype, m.chip)
+    width = m.tile.width(x.dtype)
     if x.layout.rows and op.channels % width == 0:
         m.regroup("regroup channels", x, group, width)
 
@@ -115,7 +115,7 @@ def _statistics(m: Emitter, op: Norm, x: Placed) -> None:
             m.run(together([stage for stage in pair if stage], m.chip))
     # poplin InverseStdDeviation: workers, 4 cycles per region and 5 per pair of floats.
     share = m.share(Placed((op.statistics,), x.dtype))
-    pairs = ceil_div(ceil_div(share, m.chip.workers), 2)
+    pairs = ceil_div(m.tile.per_worker(share), 2)
     m.emit("inverse deviation", "poplin::InverseStdDeviation", m.chip.workers * (10 + 5 * pairs))
 
 
@@ -130,7 +130,7 @@ def _joined_parameters(m: Emitter, op: Norm, x: Placed) -> None:
     vector = Placed((op.channels,), x.dtype)
     m.binary("mul", vector, "batch norm, multiplicand")
     share = m.share(vector)
-    vectors = ceil_div(ceil_div(share, m.chip.workers), vector_width(x.dtype, m.chip))
+    vectors = ceil_div(m.tile.per_worker(share), m.tile.width(x.dtype))
     subtract = loop_cycles(m.tile, "BinaryOp1D", "sub", share, x.dtype)
     m.emit(
         "batch norm, addend",

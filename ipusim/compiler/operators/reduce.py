@@ -137,7 +137,7 @@ def _compare_partials(m: Emitter, rows: Counter[int], dtype: str) -> None:
         m.emit(
             "compare the largest",
             "popnn::ReduceMaxClassSparse",
-            chip.workers * ceil_div(per_tile, chip.workers) * cycles,
+            m.tile.workers * m.tile.per_worker(per_tile) * cycles,
             received=per_tile * largest * _PARTIAL_BYTES,
         )
         left: Counter[int] = Counter()
