@@ -14,8 +14,8 @@ import onnx
 from onnx import helper
 
 from ipusim.errors import WorkloadError
+from ipusim.workload.builder import TensorBuilder
 from ipusim.workload.graph import FLOAT_DTYPES, Op, Tensor
-from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents, Value
 
@@ -55,7 +55,7 @@ class ImportContext:
     def __init__(self, contents: OnnxContents) -> None:
         self.contents = contents
         self.opset = contents.opset
-        self.graph = GraphBuilder(contents.name)
+        self.graph = TensorBuilder(contents.name)
         stored = contents.initializers.items()
         self.values = {name: replace(value, root=name) for name, value in stored}
         self.nodes: list[Node] = []

@@ -111,7 +111,7 @@ def suppression(e: Emission) -> None:
     dtype = "float32"  # of boxes and scores in any file, whatever they are computed from
     flat = e.step(".scores", Layout.view("reshape"), scores, shape=sizes, dtype=dtype)
     wide = e.step(".corners", Layout.view("expand"), corners, shape=field, dtype=dtype)
-    numbers = graph.parameter(f"{label}.classes", sizes, role="constant")
+    numbers = graph.constant(f"{label}.classes", sizes)
     shapes = [(rows, kept, _CORNERS), (rows, kept), (rows, kept)]
     params = NonMaxSuppression(batch=rows, boxes=boxes, detections=kept)
     _, *chosen = graph.apply_several(label, params, (flat, numbers, wide), shapes)

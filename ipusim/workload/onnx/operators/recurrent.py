@@ -71,7 +71,7 @@ def _operands(e: Emission, params: Recurrent) -> list[str]:
         names.append(e.operand(3, weight=True))
     else:
         shape = (1, 2 * params.gates * params.hidden)
-        names.append(e.context.graph.parameter(f"{e.label}.zero_bias", shape, role="constant"))
+        names.append(e.context.graph.constant(f"{e.label}.zero_bias", shape))
     initial = (place for place in (_INITIAL_OUTPUT, _INITIAL_CELL) if e.has(place))
     return [*names, *(e.operand(place, role="constant") for place in initial)]
 

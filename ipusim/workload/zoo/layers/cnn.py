@@ -12,11 +12,11 @@ from math import gcd
 from ipusim.workload.zoo.registry import Config, GraphBuilder
 
 
-def round_channels(channels: float, divisor: int = 8) -> int:
-    """Round to a multiple of the divisor, up where rounding loses more than a tenth."""
+def round_channels(channels: float) -> int:
+    """Round to a multiple of 8, up where rounding loses more than a tenth."""
     # The rule of the MobileNet papers' code, which EfficientNet and torchvision share.
-    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * channels else rounded
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 def conv_norm(
