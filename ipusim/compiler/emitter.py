@@ -112,8 +112,8 @@ class Emitter:
 
     Of the steps that follow, `tiles` is how many tiles take part (0: those of the result),
     `repeats` how often each runs, `held_bytes` what lives on a tile beside a step's own bytes.
-    `superstep_cycles` are sync and control code of a step with an exchange. `era` is that of the
-    stack, by which vertices are picked, `tile` has that of the estimators that time them.
+    `era` is that of the stack, by which vertices are picked, `tile` has that of the estimators that
+    time them.
     """
 
     chip: Chip
@@ -122,12 +122,10 @@ class Emitter:
     tiles: int = 0
     repeats: int = 1
     held_bytes: int = 0
-    superstep_cycles: int = field(init=False)
     era: int = field(init=False)
     tile: Tile = field(init=False)
 
     def __post_init__(self) -> None:
-        self.superstep_cycles = self.stack.superstep_cycles
         self.era = self.stack.planner_era
         self.tile = Tile(self.chip, estimator_era(self.stack.codelets))
 
@@ -184,7 +182,7 @@ class Emitter:
         exchange_cycles = ceil_div(exchange, rate)
         exchange_cycles += ceil_div(paired, rate * self.chip.tiles_per_exchange_bus)
         exchange += paired
-        overhead = self.superstep_cycles if exchange else self.stack.compute_set_cycles
+        overhead = self.stack.superstep_cycles if exchange else self.stack.compute_set_cycles
         if chip_temp:
             chip_temp += self.held_bytes * (self.tiles or self.chip.tiles)
         self.steps.append(

@@ -40,9 +40,8 @@ class Stack(Sourced, file="stacks", word="software stack"):
         Whether the host prepares each batch inside the timed step.
     io_tiles : int
         Tiles set aside for transfers that overlap with compute.
-    planned_superstep_cycles, superstep_cycles, loop_superstep_cycles : int
-        Sync and control code of a superstep with an exchange [cycles]: one that belongs to a
-        convolution or a product, any other, any in a loop.
+    superstep_cycles, loop_superstep_cycles : int
+        Sync and control code of a superstep with an exchange [cycles], and of one in a loop.
     compute_set_cycles, loop_compute_set_cycles : int
         Those of a step without an exchange [cycles], and of one in a loop.
     cut_partials_percent : int
@@ -63,7 +62,6 @@ class Stack(Sourced, file="stacks", word="software stack"):
     remaps_outputs: bool
     host_work_in_step: bool
     io_tiles: int
-    planned_superstep_cycles: int
     superstep_cycles: int
     loop_superstep_cycles: int
     compute_set_cycles: int
@@ -87,7 +85,6 @@ class Stack(Sourced, file="stacks", word="software stack"):
         """
         return replace(
             self,
-            planned_superstep_cycles=self.loop_superstep_cycles,
             superstep_cycles=self.loop_superstep_cycles,
             compute_set_cycles=self.loop_compute_set_cycles,
         )
@@ -114,6 +111,6 @@ def load_stack(name: str, *, adopted: bool = True) -> Stack:
     --------
     >>> stack = ipusim.load_stack("SDK 2.4")
     >>> stack.name, stack.partials, stack.superstep_cycles
-    ('sdk-2.4', 'half', 126)
+    ('sdk-2.4', 'half', 450)
     """
     return load(Stack, name, adopted=adopted)

@@ -12,7 +12,7 @@ from ipusim.errors import ConfigError, UnknownNameError
 
 def test_superstep_totals():
     m = emitter(chip=MK1)
-    m.superstep_cycles = 450
+    assert m.stack.superstep_cycles == 450
     m.emit("x", "v", 100, exchange=10, copy=7)
     assert m.steps[0].exchange_cycles == 3
     assert m.steps[0].cycles == 560

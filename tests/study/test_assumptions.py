@@ -22,7 +22,7 @@ def changes():
 
 def test_every_property_of_the_stack_has_a_basis_and_a_source():
     data = assumptions.stack_frame(load_stack("sdk-1.0"))
-    assert len(data) == 17
+    assert len(data) == 16
     assert set(data["basis"].str.split().str[0]) <= {"settled", "supported", "adopted"}
     assert (data["source"].str.len() > 10).all()
     assert not data["source"].str.contains(r"^\[[A-Z]\]").any()

@@ -40,7 +40,6 @@ def recurrent(m: Lowering, op: Recurrent, *_: Placed) -> tuple[TensorLayout, ...
     """Lower a recurrent layer or its gradient; gradients of weights are laid out like weights."""
     # All steps but a few copies run in a loop.
     m.stack = replace(m.stack.in_loop(), regroup_fully_connected=False)
-    m.superstep_cycles = m.stack.superstep_cycles
     cell = Cell(
         m=m,
         state=StateLayout.of(op.batch, op.hidden, m.chip),

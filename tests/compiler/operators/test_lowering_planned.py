@@ -338,7 +338,7 @@ def test_every_serial_part_is_named_by_a_counter_that_goes_to_all_tiles():
     # A third of the sums are a tile's own, and all of them are written.
     assert written.compute_cycles == slice_cycles(-(-13 * 8 * 149 // 3))
     for step in (sliced, written):
-        assert (step.exchange_bytes, step.sync_cycles) == (4, STACK.planned_superstep_cycles)
+        assert (step.exchange_bytes, step.sync_cycles) == (4, STACK.superstep_cycles)
     assert (counted.exchange_bytes, counted.sync_cycles) == (0, STACK.compute_set_cycles)
     assert (counted.tiles, sliced.tiles) == (1, 202 * 3 * 2)
     assert {step.repeats for step in found.values()} == {3}

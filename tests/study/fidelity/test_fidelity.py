@@ -213,9 +213,9 @@ def test_m2000_inference(frame):
     assert len(rows) == 24
     time = 100 * (rows["published"] / rows["specification"] - 1)
     # Error of time per step. Target 10, reached with 600 cycles for every superstep, the sync of
-    # several chips, with which training is 10 to 21 % slow. 12.0 before partials were dealt out in
-    # groups, which lets the faster vertex sum them.
-    assert time.abs().median() <= 13.3
+    # several chips, with which training is 10 to 21 % slow. 13.3 as long as only supersteps of
+    # products and convolutions cost 450.
+    assert time.abs().median() <= 9.2
     summary = tier_summary(rows).set_index("tier")
     assert summary.loc["calibrated", "median_abs_error_percent"] <= 5.0
 
@@ -237,20 +237,22 @@ def errors_of(frame, prefix, numbers, tier="calibrated"):
 def test_tamu_table_3_on_one_ipu(frame):
     errors = errors_of(frame, "tamu.table3", range(1, 8))
     # Target 5, held as long as the exchanges of norms had no fitted cost, which had no source.
-    assert errors.median() <= 12.5
-    assert errors.max() <= 22.5
+    # 12.5 and 22.5 before every exchange cost the same.
+    assert errors.median() <= 9.0
+    assert errors.max() <= 13.2
 
 
 def test_tamu_table_3_on_several_ipus(frame):
-    assert errors_of(frame, "tamu.table3", range(8, 12)).max() <= 9.5
+    assert errors_of(frame, "tamu.table3", range(8, 12)).max() <= 6.9
     # On 64 IPUs 9.5 sufficed (5.1 % slow) until each step of a collective synced all its machines
     # (`Ring.sync_hops`): the ring's 32 steps of 15 hops each, at the one fitted latency, which
-    # collectives over 4 machines need as well, are more than ResNet-50 loses here.
-    assert errors_of(frame, "tamu.table3", [12]).max() <= 10.7
+    # collectives over 4 machines need as well, are more than ResNet-50 loses here. 10.7 before
+    # exchanges of norms cost what others do.
+    assert errors_of(frame, "tamu.table3", [12]).max() <= 11.1
 
 
 def test_tamu_table_1(frame):
-    assert errors_of(frame, "tamu.table1", range(1, 5)).max() <= 9.5
+    assert errors_of(frame, "tamu.table1", range(1, 5)).max() <= 5.8
     rates = frame.set_index("row_id")["calibrated"]
     assert rates["tamu.table1.05"] > rates["tamu.table1.06"]  # more processes than NUMA nodes
     # 15.0 and 25.0 until hosts decoded at 2.8 GHz, and these with Pillow: one host then feeds
@@ -262,7 +264,7 @@ def test_tamu_table_1(frame):
     # 15.0 until gradients came in pieces, not by a move of their own. The worst is that of 8
     # processes, whose rate alone is 14 % fast; what it takes to compile is fitted for each
     # superstep, of which training has fewer since.
-    assert first.abs().max() <= 16.3
+    assert first.abs().max() <= 9.5
 
 
 def test_tamu_tables_2_and_4(frame):
@@ -281,16 +283,18 @@ def test_tamu_tables_2_and_4(frame):
 # Each stands at what is reached.
 REACHED = {
     "IPU rows predicted": 97.0,  # target 95
-    # 5.8 until what the host of EfficientDet rearranges was waited for.
-    "calibrated, family left out: median error": 5.5,  # target 8
+    # 5.8 until what the host of EfficientDet rearranges was waited for, 5.5 until an exchange cost
+    # the same in norms and in products.
+    "calibrated, family left out: median error": 5.6,  # target 8
     # 31.3 until then, and 27.6 before Swin's clock left out the wait for data, which had hidden
     # that Swin tiny is 36 % fast.
-    "calibrated, family left out: 90th percentile": 28.8,  # target 30
-    "specification only: median error": 11.7,  # target 15; 14.0 before the first of these
-    "inference, calibrated: median error": 4.2,  # target 6; 5.1 before it, too
+    "calibrated, family left out: 90th percentile": 27.3,  # target 30
+    # Target 15; 14.0 before the first of these, 11.7 before the second.
+    "specification only: median error": 9.5,
+    "inference, calibrated: median error": 3.9,  # target 6; 5.1 before the first, too
     # 2.3 before: what is copied into functions, and what parts do not put into order again, takes
     # time on and off the chip and none of the collectives.
-    "scaling, series left out: median error": 2.6,  # target 3
+    "scaling, series left out: median error": 2.3,  # target 3
     # 82 until chips of a replica exchanged in turn, which costs both the same seconds; then 78.
     "pairs of Bow and Classic within 10 %": 82.6,  # target 75
 }
@@ -312,8 +316,9 @@ def test_scaling_apart_from_level(slowdowns):
     # 3.0 until each step of a collective synced all its machines (`Ring.sync_hops`) and no longer
     # paid for its own way from one to the next. The worst is 64 IPUs, a slowdown of 1.32 where 1.27
     # was measured: 32 steps of 15 hops at one fitted latency. Of all 52 slowdowns the mean error
-    # fell from 4.5 to 3.9 %, the 90th percentile from 11.1 to 10.2.
-    assert tamu["left_out_error_percent"].abs().max() <= 4.1
+    # fell from 4.5 to 3.9 %, the 90th percentile from 11.1 to 10.2. 4.1 until exchanges of norms
+    # cost what others do, at 2.7 us a hop: the mean is 3.4 %, the 90th percentile 7.8.
+    assert tamu["left_out_error_percent"].abs().max() <= 4.7
     results = table[table["series"] == "results-resnet50-tensorflow-classic"]
     # 6.5 and 16.0 until then. What ResNet-50 loses beyond a rack is not known: on 128 and 256 IPUs
     # it wants twice and four times the latency.
@@ -321,19 +326,28 @@ def test_scaling_apart_from_level(slowdowns):
         errors = results.set_index("ipus")[column].abs()
         # 3.8 until the fit of all series took 2.5 us a hop, not 2.1: chips alone take longer since
         # they copy weights into functions (2.2), and since the audit of training graphs (2.5). The
-        # worst is 64 IPUs, 1.206 where 1.159 was measured; the price of what 256 won.
-        assert errors[errors.index < 256].max() <= 4.1  # target 4
+        # worst is 64 IPUs, 1.206 where 1.159 was measured; the price of what 256 won. 4.1 at 2.5 us
+        # a hop, which is 2.7 since exchanges of norms cost what others do.
+        assert errors[errors.index < 256].max() <= 4.4  # target 4
         # 11.5 until then.
-        assert errors[256] <= 10.1
+        assert errors[256] <= 9.5
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
     # 3.1 until then, too. The worst is EfficientNet on 256 IPUs (Argonne's), 1.29 where 1.23 was
     # measured: a step to the next rack now syncs all machines of one, 16 hops and not one. 4.9 at a
-    # latency of 2.1 us a hop, which is 2.5 now, as above.
-    assert in_turn["left_out_error_percent"].abs().max() <= 5.4
+    # latency of 2.1 us a hop, which is 2.7 now, as above; 5.4 at 2.5, with cheaper norms.
+    assert in_turn["left_out_error_percent"].abs().max() <= 3.8
 
 
 # Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
+# - A superstep with an exchange costs the 450 cycles of IPUModel, in norms as in products. Lost,
+#   training of CNNs in TensorFlow on one chip, half of whose exchanges are those of norms, 10 to
+#   15 slow: argonne.results.01, 03, 08 and 09, tamu.table3.01 to 03 and 12, training.045. A miss:
+#   mlperf.11 (RNN-T, 29 fast), table4.09's time. Lost by calls fitted 22 us cheaper from PopART and
+#   7 from PyTorch: the latencies of inference.020, 022 and 104 (YOLO), inference.027 (EfficientDet,
+#   10 fast). Won: inference.002 (GPT-2), 080 and 089 (EfficientNet), training.006 (BERT), 020
+#   (Group BERT), 048 (EfficientNet). TAMU, 26 to 22, Argonne, 9 to 5, the results page 255 to 256;
+#   without fitted constants 27 to 22, 5 to 6 and 146 to 171.
 # - The clocks of vision benchmarks cover what their code has. Lost, a miss: training.057 (Swin
 #   tiny, 36 fast), as it no longer waits for data that its recipe generates.
 # - What serial parts slice, or all use, is put into order once. Lost, all faster for it:

@@ -64,7 +64,6 @@ def transpose_weights(m: Lowering, weights: Placed, forward: Plan) -> None:
 
 def lower_planned(m: Lowering, data: Placed, weights: Placed) -> TensorLayout:
     """Add the supersteps of a planned operation in poplibs' order; return the result's layout."""
-    m.superstep_cycles = m.stack.planned_superstep_cycles
     m.tiles = m.plan.cost.tiles_used
     is_conv = isinstance(m.task.params, Conv)
     operands = (
