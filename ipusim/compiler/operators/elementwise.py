@@ -49,14 +49,14 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     elif op.function == "random":
         _draw(m, "random", "Normal", x)
     elif op.function in RANDOM:
-        with m.holding(m.tile_bytes(x) if op.in_place_ok else 0):
-            # The graph lets the result share memory, but the vertex writes a new tensor.
+        with m.holding(m.tile_bytes(x) if m.task.overwritten is not None else 0):
+            # The result shares memory in the graph, but the vertex writes a new tensor.
             layout = _dropout(m, op, x, inputs[0])
     elif op.function in EXPRESSIONS or op.function in gradient_functions(m.era):
         # A gradient takes on the layout of what the forward pass kept.
         layout = inputs[min(1, len(inputs) - 1)].layout._replace(free=False)
         x = x._replace(layout=layout)
-        with m.holding(m.tile_bytes(x) if op.in_place_ok else 0):
+        with m.holding(m.tile_bytes(x) if m.task.overwritten is not None else 0):
             _gradient(m, op, x, inputs[0].layout)
     else:
         at = _template(m, x, inputs) if m.task.overwritten is None else m.task.overwritten

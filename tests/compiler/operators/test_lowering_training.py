@@ -320,6 +320,25 @@ def test_the_gradient_of_a_dropout_goes_to_where_the_forward_pass_dropped(stack,
     assert [step.exchange_bytes for step in ops["add"].steps] == [0]
 
 
+@pytest.mark.parametrize(("function", "operands"), [("dropout", 1), ("gelu_grad", 2)])
+def test_a_vertex_that_writes_anew_holds_its_operand_only_where_the_result_takes_its_memory(
+    function, operands
+):
+    def temp_bytes(read_later):
+        _, ops, _ = lowered(
+            [
+                tensor("x", 1472 * 128, role="input"),
+                *(tensor(name, 1472 * 128) for name in ("dy", "dx", "sum")),
+            ],
+            op("forward", elementwise("gelu"), ("x",), ("dy",)),
+            op("back", elementwise(function), ("dy", "x")[:operands], ("dx",), "backward"),
+            op("add", elementwise("add"), ("dx", read_later), ("sum",), "backward"),
+        )
+        return max(step.temp_bytes for step in ops["back"].steps)
+
+    assert temp_bytes("x") - temp_bytes("dy") == 128 * 2
+
+
 def test_a_seed_of_its_own_is_drawn_before_a_dropout():
     x, y = tensor("x", 1472 * 128, role="input"), tensor("y", 1472 * 128)
     plain, seeded = (
