@@ -91,7 +91,7 @@ def simulate(
     --------
     >>> report = ipusim.simulate("mcmc_bnn", system="Bow-2000", micro_batch=4)
     >>> report.fits, report.supersteps, f"{1e6 * report.latency.value:.0f} us"
-    (True, 19, '69 us')
+    (True, 19, '48 us')
     """
     asked = {"model": model, **options}
     loaded, config = _asked(model, options)

@@ -25,6 +25,7 @@ from ipusim.files import data_dir, once_per_data_dir, replace_file
 
 KERNEL_SOURCES = (
     "compiler/convolution",
+    "compiler/eras.py",
     "compiler/vertices",
     "numerics/kernels",
     "kernel_cache.py",

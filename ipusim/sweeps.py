@@ -251,7 +251,7 @@ def sweep(
     --------
     >>> table = ipusim.sweep("mcmc_bnn", system=["C2", "Bow-2000"], micro_batch=[1, 4])
     >>> table[["system", "micro_batch", "cycles_per_step"]].values.tolist()
-    [['C2', 1, 12021], ['C2', 4, 13570], ['Bow-2000', 1, 8419], ['Bow-2000', 4, 9150]]
+    [['C2', 1, 12021], ['C2', 4, 13570], ['Bow-2000', 1, 11011], ['Bow-2000', 4, 11742]]
     """
     from tqdm.auto import tqdm
 

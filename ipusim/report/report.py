@@ -96,7 +96,7 @@ class Report:
     --------
     >>> report = ipusim.simulate("mcmc_bnn", micro_batch=4)
     >>> report.layers.groupby("kind")["cycles"].sum().idxmax(), report.stack
-    ('matmul', 'sdk-2.4')
+    ('elementwise', 'sdk-2.4')
     """
 
     model: str

@@ -22,7 +22,9 @@ def test_the_file_is_read_as_it_stands(stack, framework):
     assert costs.step_s > 0
     assert costs.run_s == TABLES["run_cost"].get(framework, {"value": 0})["value"]
     assert (costs.run_s > 0) == (framework == "pytorch")
-    assert costs.exchange_cycles == TABLES["superstep_cost"][stack]["value"] > 0
+    # None is fitted where the stack's own cost of a superstep suffices, as on sdk-3.x.
+    assert costs.exchange_cycles == TABLES["superstep_cost"][stack]["value"]
+    assert (costs.exchange_cycles > 0) == (stack == "sdk-2.4")
     assert costs.reduction_s == LATENCIES["reduction_latency"]["value"] > 0
     assert costs.collective_s == LATENCIES["collective_latency"]["value"] > 0
 

@@ -147,7 +147,8 @@ def test_gradients_run():
         model, system="IPU-M2000", mode="training", micro_batch=2, loss="mean_squared", replicas=1
     )
     plain = simulate(model, system="IPU-M2000", micro_batch=2, replicas=1)
-    assert report.cycles_per_step > 2 * plain.cycles_per_step
+    # Sorting has no gradient, so that it is a little less than twice the forward pass.
+    assert report.cycles_per_step > 1.9 * plain.cycles_per_step
 
 
 def test_states_of_recurrent_layers_pass_gradients_on():
