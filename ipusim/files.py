@@ -308,7 +308,7 @@ def held(folder: Path) -> Iterator[None]:
     """Make a folder and keep it for this process; a BlockingIOError where another one has it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        # Two processes on Windows, which has none, must be kept apart by hand.
+        # Windows has no such lock: there two processes must be kept apart by hand.
         with suppress(ImportError):
             import fcntl
 

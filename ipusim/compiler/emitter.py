@@ -112,8 +112,7 @@ class Emitter:
 
     Of the steps that follow, `tiles` is how many tiles take part (0: those of the result),
     `repeats` how often each runs, `held_bytes` what lives on a tile beside a step's own bytes.
-    `era` is that of the stack, by which vertices are picked, `tile` has that of the estimators that
-    time them.
+    Vertices are picked by the stack's `era` and timed by that of the estimators, which `tile` has.
     """
 
     chip: Chip
@@ -122,12 +121,15 @@ class Emitter:
     tiles: int = 0
     repeats: int = 1
     held_bytes: int = 0
-    era: int = field(init=False)
     tile: Tile = field(init=False)
 
     def __post_init__(self) -> None:
-        self.era = self.stack.planner_era
         self.tile = Tile(self.chip, estimator_era(self.stack.codelets))
+
+    @property
+    def era(self) -> int:
+        """The version of poplibs whose plans and vertices the stack has (`eras`)."""
+        return self.stack.planner_era
 
     def share(self, x: Placed) -> int:
         """Return the elements on the fullest tile."""

@@ -1,13 +1,13 @@
 """The versions of poplibs that were read, each with what follows from it: an *era*.
 
-====  =====================  =====================================
+====  =====================  ========================================
 era   poplibs tag            used for
-====  =====================  =====================================
-0     1.0.136 (2020-01)      SDK 1.0, the C2 card of Qwant's report
-1     sdk/poplar/2.0.0       the IPUModel snapshot of 2021-03
-2     sdk/poplar/2.4.0       the published Classic rows
-3     sdk/poplar/3.3.0       the published Bow rows
-====  =====================  =====================================
+====  =====================  ========================================
+0     1.0.136 (2020-01)      SDK 1.0, on the C2 card
+1     sdk/poplar/2.0.0       SDK 2.0, the IPUModel snapshot of 2021-03
+2     sdk/poplar/2.4.0       SDK 2.4, on IPU-M2000
+3     sdk/poplar/3.3.0       SDK 3.0 to 3.3, on Bow-2000
+====  =====================  ========================================
 
 The era of a stack decides how work is planned and which vertices run. Their cycles follow the
 estimators of an era, which need not be the same: early ones charge coarse constants (200 supervisor

@@ -54,9 +54,9 @@ class CompileJob:
     """What programs depend on, the key of every cache.
 
     The chip is without transfer tiles, the stack has the partials and the share of memory of the
-    run.
-    `arguments_in` says where operations copy their weights into functions: in the "program" of one
-    chip or in each of its "stages" (`partition`), nowhere if empty. What phases load needs no copy.
+    run. `arguments_in` says where operations copy their weights into functions: in the "program" of
+    one chip or in each of its "stages" (`partition`), nowhere if empty. What phases load needs no
+    copy.
     """
 
     graphs: GraphJob
