@@ -78,10 +78,12 @@ def _kept(request: Request) -> Prediction | None:
 
 
 def _answer(request: Request) -> Prediction:
-    prediction = _predict(request)
-    path = _kept_path(request)
-    if path is not None:
-        write_kept(path, json.dumps(asdict(prediction)).encode())
+    prediction = _kept(request)  # another process may have answered since it was asked for
+    if prediction is None:
+        prediction = _predict(request)
+        path = _kept_path(request)
+        if path is not None:
+            write_kept(path, json.dumps(asdict(prediction)).encode())
     return prediction
 
 
@@ -122,7 +124,7 @@ class PooledPredictor:
 
     def answer(self, request: Request) -> Prediction:
         """Return what a request asks for."""
-        if not self._knows(request):
+        if request.key not in self._known:
             self._known[request.key] = _answer(request)
         return self._known[request.key]
 

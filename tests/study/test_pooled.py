@@ -55,13 +55,13 @@ class Forgetful(PooledPredictor):
 @pytest.fixture
 def asked(monkeypatch):
     seen = []
-    answer = pooled._answer
+    predict = pooled._predict
 
     def counting(request):
         seen.append(request)
-        return answer(request)
+        return predict(request)
 
-    monkeypatch.setattr(pooled, "_answer", counting)
+    monkeypatch.setattr(pooled, "_predict", counting)
     return seen
 
 
@@ -108,6 +108,21 @@ def test_an_answer_is_kept_for_its_sources_and_data(tmp_path, monkeypatch, asked
         assert len(asked) == 4
     PooledPredictor().answer(costly)  # nothing is read where nothing is kept
     assert len(asked) == 5
+
+
+def test_what_another_process_answers_meanwhile_is_not_made_again(tmp_path, monkeypatch, asked):
+    monkeypatch.setattr(kernel_cache, "cache_folder", lambda what: tmp_path / what)
+
+    def requests():
+        yield simulate()
+        PooledPredictor().answer(simulate())  # it was asked for, and is not begun yet
+
+    with program_cache.keep_programs():
+        predictor = PooledPredictor()
+        predictor.prepare(requests())
+        assert len(asked) == 1
+        predictor.answer(simulate())
+    assert len(asked) == 1
 
 
 def test_sources_that_a_request_depends_on_are_all_named():
