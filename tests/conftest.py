@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from hypothesis import settings
 from ipusim import files, kernel_cache
 from ipusim.compiler.program_cache import keep_programs
 from ipusim.workers import available_cores
+
+# A shell that runs the tests in the background ignores interrupts, and so would what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The first call of a kernel compiles it: how long an example takes says nothing.
 settings.register_profile("kernels", deadline=None)

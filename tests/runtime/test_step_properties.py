@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import ipusim
 from ipusim.machine import load_system
@@ -24,12 +24,15 @@ def run(name, micro_batch=1, **chip):
 
 @few
 @given(networks, batches, st.lists(st.integers(92, 368), min_size=2, max_size=3))
+@example("uno", 3, [166, 180])
 def test_more_tiles_hardly_ever_slow_a_step(name, micro_batch, quarters):
     # Never would be wrong: layers are planned one by one, each as if its operands lay where it
     # wants them, and a split that divides fewer tiles evenly may leave less to rearrange between
-    # them. In UNO, products of a single row, a step of 840 tiles takes 12 % longer than of 736.
+    # them. Of all numbers of tiles, tried one by one, UNO's products of three rows lose most: a
+    # step of 720 tiles takes 32 % longer than of 664. The others lose 6 % at most.
     cycles = [run(name, micro_batch, tiles=4 * n).cycles_per_step for n in sorted(quarters)]
-    assert all(after <= 1.2 * before for before, after in pairwise(cycles))
+    most = 1.33 if name == "uno" else 1.07
+    assert all(after <= most * before for before, after in pairwise(cycles))
 
 
 @few
